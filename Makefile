@@ -1,0 +1,70 @@
+# Every target makes what it needs under .envs/, from a bare clone, with python3 and pip alone.
+# `make help` lists them; CONTRIBUTING.md says more.
+
+PYTHON ?= python3
+WORKERS ?= 2
+ARGS ?=
+
+MATRIX := jax-0.8.0-python-3.11 jax-0.10.2-python-3.11 jax-0.11.2-python-3.12 \
+          jax-0.12.0.1-python-3.13
+
+# The newest JAX that the PATH's python3 runs; looked up only by the targets that use it.
+DEFAULT = $(eval DEFAULT := $(shell $(PYTHON) tools/environments.py default))$(or \
+  $(DEFAULT),$(error no environment to use, see above))
+PINS := pyproject.toml $(wildcard requirements/*.txt)
+PYTEST = -m pytest -q -n $(WORKERS) --dist worksteal $(ARGS)
+
+.PHONY: help demo test test-slow matrix matrix-interpreters check bench docs pins clean
+.SECONDARY:
+.SECONDEXPANSION:
+
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):.* ## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 12
+
+demo: .envs/demo/ready ## train a small network on several seeds and show what was logged
+	.envs/demo/bin/python examples/demo.py $(ARGS)
+
+# The suite of one environment. It leaves its verdict in a file, so that the matrix goes on after
+# a row that failed, and `make test matrix` runs a row that both want only once.
+suite-%: .envs/%/ready
+	@echo "== the suite on $*"
+	@rm -f .envs/$*/verdict
+	@begin=$$(date +%s); verdict=FAILED; \
+	if .envs/$*/bin/python $(PYTEST); then verdict=passed; fi; \
+	echo "$*: $$verdict in $$(( $$(date +%s) - begin )) s" > .envs/$*/verdict
+
+test: suite-$$(DEFAULT) ## the fast suite, on the newest JAX that python3 runs
+	@cat .envs/$(DEFAULT)/verdict; ! grep -q FAILED .envs/$(DEFAULT)/verdict
+
+test-slow: .envs/$$(DEFAULT)/ready ## what is too long for `make test`
+	@echo "== the slow suite on $(DEFAULT)"
+	.envs/$(DEFAULT)/bin/python $(PYTEST) -m slow --hypothesis-profile=slow
+
+matrix: matrix-interpreters $(MATRIX:%=suite-%) ## the fast suite on every supported JAX
+	@cat $(MATRIX:%=.envs/%/verdict); ! grep -q FAILED $(MATRIX:%=.envs/%/verdict)
+
+matrix-interpreters:
+	@$(PYTHON) tools/interpreters.py $(sort $(foreach row,$(MATRIX),$(lastword $(subst -, ,$(row))))) \
+	  > /dev/null
+
+check: .envs/$$(DEFAULT)/ready ## style and types
+	.envs/$(DEFAULT)/bin/ruff check
+	.envs/$(DEFAULT)/bin/ruff format --check
+	.envs/$(DEFAULT)/bin/mypy
+
+bench: .envs/$$(DEFAULT)/ready ## ratios against the same programs written by hand
+	.envs/$(DEFAULT)/bin/python -m benchmarks $(ARGS)
+
+docs: .envs/docs/ready ## the documentation, into site/
+	.envs/docs/bin/mkdocs build --strict --clean
+	.envs/docs/bin/python tools/offline.py site
+
+pins: ## write requirements/ anew from pyproject.toml
+	$(PYTHON) tools/pins.py
+
+clean: ## remove the environments and all that was built
+	rm -rf .envs site .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+.envs/%/ready: $(PINS)
+	@$(PYTHON) tools/environments.py create $*
+	@touch $@

@@ -1,0 +1,1 @@
+"""What logax costs, against the same programs written by hand: `python -m benchmarks`."""

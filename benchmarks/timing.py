@@ -1,0 +1,133 @@
+"""How two ways of doing the same thing are compared.
+
+Both are warm and run in one process. A *repetition* times each of them once, in random order, so that
+whatever drifts (clock, temperature, other people's work) meets both alike. Each timing makes as many
+calls as fill about half a millisecond, less than a scheduler's slice, and waits for every result. The
+garbage collector is off while the clock runs. Of each side the median is kept, and the ratio is the
+median of the ratios of the repetitions, with their quartiles beside it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import random
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import jax
+
+
+class Side(Protocol):
+    """One of two ways to do the same."""
+
+    def seconds(self, number: int) -> float:
+        """How long doing it `number` times takes."""
+
+    def results(self) -> Any:
+        """What it gives."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Call:
+    """A call of a compiled function that returns a tuple, its first element an array."""
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+
+    def seconds(self, number: int) -> float:
+        """The time of calls that each wait for their results, all of which are ready at once."""
+        function, args = self.function, self.args
+        start = time.perf_counter()
+        for _ in range(number):
+            function(*args)[0].block_until_ready()
+        return time.perf_counter() - start
+
+    def results(self) -> Any:
+        return self.function(*self.args)
+
+
+@dataclasses.dataclass(frozen=True)
+class Building:
+    """Tracing, lowering and compiling of a function that JAX has never seen.
+
+    `fresh` makes such a function; with `compiles` off nothing is compiled.
+    """
+
+    fresh: Callable[[], Callable[..., Any]]
+    args: tuple[Any, ...]
+    compiles: bool = True
+
+    def seconds(self, number: int) -> float:
+        functions = [jax.jit(self.fresh()) for _ in range(number)]
+        start = time.perf_counter()
+        for function in functions:
+            lowered = function.lower(*self.args)
+            if self.compiles:
+                lowered.compile()
+        return time.perf_counter() - start
+
+    def results(self) -> Any:
+        return jax.jit(self.fresh())(*self.args)
+
+
+@dataclasses.dataclass(frozen=True)
+class Effort:
+    """How long to measure: for one timing, for all repetitions, and how many these may be."""
+
+    timing_seconds: float = 5e-4
+    total_seconds: float = 6.0
+    fewest: int = 15
+    most: int = 1000
+
+
+QUICK = Effort(timing_seconds=0.0, total_seconds=0.0, fewest=3, most=3)
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """Seconds of one call by hand and of one with logax, and how the repetitions spread."""
+
+    by_hand: float
+    logax: float
+    ratio: float
+    ratio_quartiles: tuple[float, float]
+    repetitions: int
+    calls: int
+
+
+def compare(by_hand: Side, logax: Side, effort: Effort, seed: int = 0) -> Comparison:
+    """Time both sides, warm, alternating in random order."""
+    sides = (by_hand, logax)
+    for side in sides:
+        side.seconds(3 if isinstance(side, Call) else 1)
+    once = min(side.seconds(1) for side in sides)
+    calls = max(1, round(effort.timing_seconds / once))
+    pair = sum(side.seconds(calls) for side in sides)
+    repetitions = min(effort.most, max(effort.fewest, int(effort.total_seconds / pair)))
+    times = _alternating(sides, calls, repetitions, random.Random(seed))
+    medians = [statistics.median(own) / calls for own in times]
+    ratios = [mine / theirs for theirs, mine in zip(*times, strict=True)]
+    low, middle, high = statistics.quantiles(ratios, n=4)
+    return Comparison(medians[0], medians[1], middle, (low, high), repetitions, calls)
+
+
+def _alternating(
+    sides: Sequence[Side], calls: int, repetitions: int, order: random.Random
+) -> list[list[float]]:
+    times: list[list[float]] = [[] for _ in sides]
+    enabled = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(repetitions):
+            for i in order.sample(range(len(sides)), len(sides)):
+                times[i].append(sides[i].seconds(calls))
+            if isinstance(sides[0], Building):
+                gc.collect()  # what was built is large, and full of cycles
+    finally:
+        if enabled:
+            gc.enable()
+    return times

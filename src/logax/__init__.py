@@ -1,0 +1,44 @@
+"""logax: see inside JAX programs.
+
+Put `logax.log({"loss": loss})` anywhere inside compiled code; decide outside what becomes of it.
+"""
+
+from logax._harvest.nolog import nolog as nolog
+from logax._harvest.spool import spool as spool
+from logax._log import log as log
+from logax._logdict import logdict as logdict
+from logax._logdict import stepdict as stepdict
+from logax._reduce import FirstNonFinite as FirstNonFinite
+from logax._reduce import Record as Record
+from logax._reduce import RecordReducer as RecordReducer
+from logax._reduce import Reducer as Reducer
+from logax._schedule import EveryNStep as EveryNStep
+from logax._schedule import Once as Once
+from logax._schedule import OnSteps as OnSteps
+from logax._schedule import Schedule as Schedule
+from logax._show import Histogram as Histogram
+from logax._show import HistogramBins as HistogramBins
+from logax._show import Image as Image
+from logax._show import ImagePixels as ImagePixels
+
+__version__ = "0.1.0.dev0"
+
+__all__ = [
+    "EveryNStep",
+    "FirstNonFinite",
+    "Histogram",
+    "HistogramBins",
+    "Image",
+    "ImagePixels",
+    "OnSteps",
+    "Once",
+    "Record",
+    "RecordReducer",
+    "Reducer",
+    "Schedule",
+    "log",
+    "logdict",
+    "nolog",
+    "spool",
+    "stepdict",
+]

@@ -1,0 +1,180 @@
+"""Logdicts as a pandas table or an xarray dataset. `logdict` documents what comes out.
+
+In a table of several groups a row is found by its lane, its steps, and, where a key has several
+records of the same steps, by which of those it is: first with first, second with second. Records
+that lack all the steps of their key have nothing by which to be found, and stay alone.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from logax._columns.groups import Group, Numbers, groups_of
+from logax._columns.records import Records
+from logax._columns.rows import is_missing
+
+Cells = tuple[Numbers, Numbers, Numbers]  # rows of the table, their values, which of them are void
+_NO_STEP = np.iinfo(np.int64).max  # sorts last
+
+
+def to_pandas(columns: Mapping[str, Records]) -> Any:
+    """See `logdict.to_pandas`."""
+    pandas = _imported("pandas")
+    groups = groups_of(columns)
+    leaves = {name for group in groups for name in group.leaves}
+    lanes = lane_names(max((group.axis for group in groups), default=0))
+    steps = list(dict.fromkeys(name for group in groups for name in group.steps))
+    places = _places(groups, len(lanes), steps)
+    total = max((int(rows.max(initial=-1)) + 1 for rows in places), default=0)
+    table = {}
+
+    def add(name: str, values: list[Numbers | None], void: Callable[[Numbers], Numbers]) -> None:
+        found = zip(places, values, strict=True)
+        cells = [(rows, x, void(x)) for rows, x in found if x is not None]
+        table[name] = _filled(cells, total, pandas)
+
+    for axis, lane in enumerate(lanes):
+        add(free_name(lane, leaves), [group.lane(axis) for group in groups], _none)
+    if len(groups) == 1 or not steps:
+        add(free_name("record", leaves), [group.record() for group in groups], _none)
+    for step in steps:
+        add(free_name(step, {*leaves, *table}), [group.step(step) for group in groups], _lacking)
+    for owner in groups:
+        for name, leaf in owner.leaves.items():
+            add(name, [leaf[x.real] if x is owner else None for x in groups], _none)
+    return pandas.DataFrame(table)
+
+
+def to_xarray(columns: Mapping[str, Records]) -> Any:
+    """See `logdict.to_xarray`."""
+    xarray = _imported("xarray")
+    groups = groups_of(columns)
+    taken = {name for group in groups for name in group.leaves}
+    alike = len({group.real.shape[:-1] for group in groups}) == 1
+    variables, coordinates = {}, {}
+    for group in groups:
+        suffix = f"_{group.first_key}" if len(groups) > 1 else ""
+        lanes = [name if alike else name + suffix for name in lane_names(group.axis)]
+        rows = [free_name(name, taken) for name in (*lanes, f"record{suffix}")]
+        for name, leaf in group.leaves.items():
+            own = [f"{name}_{axis}" for axis in range(leaf.ndim - len(rows))]
+            site = {"site": ", ".join(group.sites[name])} if group.sites[name] else {}
+            variables[name] = ((*rows, *own), _blanked(leaf, group.real), site)
+        for name, step in group.steps.items():
+            own = [f"{name}{suffix}_{axis}" for axis in range(step.ndim - len(rows))]
+            known = group.real & ~_lacking(step, len(rows))
+            label = free_name(name + suffix, {*taken, *rows})
+            coordinates[label] = ((*rows, *own), _blanked(step, known))
+    return xarray.Dataset(variables, coordinates)
+
+
+def lane_names(number: int) -> list[str]:
+    """What the lane axes are called."""
+    return ["lane"] if number == 1 else [f"lane_{axis}" for axis in range(number)]
+
+
+def free_name(name: str, taken: Collection[str]) -> str:
+    """The name, with underscores after it until no leaf has it."""
+    while name in taken:
+        name += "_"
+    return name
+
+
+def _imported(module: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise ImportError(
+            f"`logs.to_{module}()` needs {module}, which is not installed. "
+            f'Write `pip install "logax[{module}]"`.'
+        ) from error
+
+
+def _none(values: Numbers) -> Numbers:
+    return np.zeros(len(values), bool)
+
+
+def _lacking(steps: Numbers, axes: int = 1) -> Numbers:
+    """Which records lack the step, where the first axes count records (and lanes)."""
+    return np.asarray(is_missing(steps).all(axis=tuple(range(axes, steps.ndim))))
+
+
+def _filled(cells: Sequence[Cells], total: int, pandas: Any) -> Any:
+    """A column of the table. What no cell fills is missing, and integers stay integers."""
+    if any(values.ndim > 1 for _, values, _ in cells):
+        boxes = np.full(total, None, object)
+        for rows, values, void in cells:
+            for row, value in zip(rows[~void], values[~void], strict=True):
+                boxes[row] = value
+        return boxes
+    column = np.zeros(total, np.result_type(*(values.dtype for _, values, _ in cells)))
+    empty = np.ones(total, bool)
+    for rows, values, void in cells:
+        column[rows], empty[rows] = values, void
+    if not empty.any():
+        return column
+    if column.dtype.kind in "fc":
+        column[empty] = np.nan
+        return column
+    nullable = (
+        pandas.arrays.BooleanArray if column.dtype.kind == "b" else pandas.arrays.IntegerArray
+    )
+    return nullable(column, empty)
+
+
+def _blanked(x: Numbers, known: Numbers) -> Numbers:
+    """With NaN wherever nothing is known."""
+    if known.all():
+        return x
+    wide = x if x.dtype.kind in "fc" else x.astype(np.float64)
+    return np.where(known.reshape(known.shape + (1,) * (x.ndim - known.ndim)), wide, np.nan)
+
+
+def _places(groups: Sequence[Group], lanes: int, steps: Sequence[str]) -> list[Numbers]:
+    """For each real record of each group its row in the table of all."""
+    sizes = [int(group.real.sum()) for group in groups]
+    if len(groups) < 2:
+        return [np.arange(size) for size in sizes]
+    codes = [_codes([group.step(step) for group in groups], sizes) for step in steps]
+    found = []
+    for at, (group, size) in enumerate(zip(groups, sizes, strict=True)):
+        lane = [group.lane(axis) for axis in range(lanes)]
+        own = [code[at] for code in codes]
+        lost = np.full(size, bool(group.steps)) & np.all([c == _NO_STEP for c in own], axis=0)
+        columns = [*(np.full(size, -1) if x is None else x for x in lane), *own, lost * (at + 1)]
+        found.append(np.stack([*columns, _nth(np.stack(columns, axis=1))], axis=1))
+    places = np.unique(np.concatenate(found), axis=0, return_inverse=True)[1].reshape(-1)
+    return np.split(places, np.cumsum(sizes)[:-1])
+
+
+def _codes(steps: Sequence[Numbers | None], sizes: Sequence[int]) -> list[Numbers]:
+    """Numbers in place of steps, equal where the steps are and in the same order."""
+    codes = [np.full(size, _NO_STEP) for size in sizes]
+    known = [None if x is None else ~_lacking(x) for x in steps]
+    values = [x[k] for x, k in zip(steps, known, strict=True) if x is not None and k is not None]
+    if any(x.ndim > 1 for x in values):
+        order: dict[Any, int] = {}
+        flat = [order.setdefault((x.shape, x.tobytes()), len(order)) for v in values for x in v]
+        numbers = np.asarray(flat, np.int64)
+    else:
+        numbers = np.unique(np.concatenate(values), return_inverse=True)[1].reshape(-1)
+    start = 0
+    for code, k in zip(codes, known, strict=True):
+        if k is not None:
+            code[k] = numbers[start : start + k.sum()]
+            start += int(k.sum())
+    return codes
+
+
+def _nth(rows: Numbers) -> Numbers:
+    """For each row, how many before it are equal to it."""
+    same = np.unique(rows, axis=0, return_inverse=True)[1].reshape(-1)
+    order = np.argsort(same, kind="stable")
+    ordered = same[order]
+    nth = np.empty(len(rows), np.int64)
+    nth[order] = np.arange(len(rows)) - np.searchsorted(ordered, ordered)
+    return nth

@@ -1,0 +1,172 @@
+"""All that differs between JAX versions, or is not public API, in one room.
+
+Every entry says what it stands for and which versions need it. Nothing else in logax may mention
+JAX's private modules.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeAlias
+
+import jax
+from jax._src import core as _core
+from jax._src import source_info_util as _source
+from jax._src.named_sharding import UNSPECIFIED as _UNSPECIFIED
+from jax.extend import core as jex
+
+# JAX's own types are loosely typed or move between versions; these names say what is meant.
+Array: TypeAlias = Any
+Aval: TypeAlias = Any
+Equation: TypeAlias = Any
+Jaxpr: TypeAlias = Any
+Tree: TypeAlias = Any
+
+
+def outside_of_traces() -> bool:
+    """Whether no transformation is being traced here. Private on every version."""
+    return bool(_core.trace_state_clean())
+
+
+def parts(jaxpr: Jaxpr) -> tuple[Jaxpr, Sequence[Array]]:
+    """The open jaxpr and its constants.
+
+    Before 0.11 a `ClosedJaxpr` wraps a `Jaxpr`, and some primitives hold open ones; since 0.11
+    there is one class for both.
+    """
+    return getattr(jaxpr, "jaxpr", jaxpr), getattr(jaxpr, "consts", ())
+
+
+def jaxprs_in(params: dict[str, Any]) -> Iterator[Jaxpr]:
+    """The jaxprs among an equation's parameters (0.8.0 has no public `jaxprs_in_params`)."""
+    for value in params.values():
+        for item in value if isinstance(value, (tuple, list)) else (value,):
+            if hasattr(getattr(item, "jaxpr", item), "eqns"):
+                yield item
+
+
+def with_common_consts(jaxprs: Sequence[Jaxpr]) -> tuple[tuple[Jaxpr, ...], list[Array]]:
+    """The same programs without constants of their own: each takes those of all of them first."""
+    inners, consts = zip(*map(parts, jaxprs), strict=True)
+    variables = [v for inner in inners for v in inner.constvars]
+
+    def closed(inner: Jaxpr) -> Jaxpr:
+        taken = [*variables, *inner.invars]
+        opened = jex.Jaxpr((), taken, inner.outvars, inner.eqns, inner.effects, _NO_DEBUG_INFO)
+        return jex.ClosedJaxpr(opened, ())
+
+    if not variables:
+        return tuple(jaxprs), []
+    return tuple(map(closed, inners)), [x for each in consts for x in each]
+
+
+def open_jaxpr(jaxpr: Jaxpr) -> tuple[Jaxpr, list[Array]]:
+    """The open jaxpr without constants, and those, which it takes as its first arguments."""
+    (closed,), consts = with_common_consts([jaxpr])
+    return parts(closed)[0], consts
+
+
+def single_equation(equation: Equation) -> tuple[Jaxpr, list[Any]]:
+    """A jaxpr of this one equation, and the variables it takes in that order."""
+    variables = list(dict.fromkeys(v for v in equation.invars if not isinstance(v, jex.Literal)))
+    return sub_jaxpr([equation], variables, equation.outvars), variables
+
+
+def sub_jaxpr(
+    equations: Sequence[Equation], invars: Sequence[Any], outvars: Sequence[Any]
+) -> Jaxpr:
+    """An open jaxpr of some equations of another one."""
+    effects = frozenset().union(*(e.effects for e in equations))
+    return jex.Jaxpr((), list(invars), list(outvars), list(equations), effects, _NO_DEBUG_INFO)
+
+
+# A jaxpr must say where it comes from; one that we cut out of another does not need to.
+_NO_DEBUG_INFO = jax.make_jaxpr(lambda: ())().jaxpr.debug_info._replace(
+    func_src_info="logax", arg_names=None, result_paths=None
+)
+
+
+@contextlib.contextmanager
+def equation_context(equation: Equation) -> Iterator[None]:
+    """Named scopes, source line and thread-local settings under which an equation was traced.
+
+    `jax.core.eval_jaxpr` does this for whole jaxprs; there is no public way for one equation
+    whose parameters change.
+    """
+    stack = _source.current_name_stack() + equation.source_info.name_stack
+    with (
+        _source.user_context(equation.source_info.traceback, name_stack=stack),
+        equation.ctx.manager,
+    ):
+        yield
+
+
+def trace(fun: Callable[..., Any], *args: Tree) -> tuple[Jaxpr, Tree]:
+    """The closed jaxpr of `fun`, which must return arrays, and the tree of what it returns."""
+    jaxpr, shapes = jax.make_jaxpr(fun, return_shape=True)(*args)
+    return jaxpr, jax.tree.structure(shapes)
+
+
+def rebind_jit(
+    equation: Equation, jaxpr: Jaxpr, args: Sequence[Array], added_in: int
+) -> list[Array]:
+    """Bind a `jit` equation with a new jaxpr that takes and returns more at the end."""
+    params = dict(equation.params)
+    added_out = len(parts(jaxpr)[0].outvars) - len(equation.outvars)
+    for name, filler in (
+        ("in_shardings", _UNSPECIFIED),
+        ("in_layouts", None),
+        ("donated_invars", False),
+    ):
+        params[name] = (*params[name], *[filler] * added_in)
+    for name, filler in (("out_shardings", _UNSPECIFIED), ("out_layouts", None)):
+        params[name] = (*params[name], *[filler] * added_out)
+    return rebind(equation, args, {**params, "jaxpr": jaxpr})
+
+
+def rebind(equation: Equation, args: Sequence[Array], params: dict[str, Any]) -> list[Array]:
+    """Bind the primitive of an equation with other arguments and parameters."""
+    with equation_context(equation):
+        return list(equation.primitive.bind(*args, **params))
+
+
+def called_jaxpr(params: dict[str, Any]) -> Jaxpr:
+    """The jaxpr of a plain call (`eval_jaxpr` of 0.10 named it differently)."""
+    return params["call_jaxpr"] if "call_jaxpr" in params else params["jaxpr"]
+
+
+def scan_split(params: dict[str, Any]) -> tuple[int, int]:
+    """How many operands of a `scan` are constants and carry (trees since 0.11)."""
+    if "num_consts" in params:
+        return params["num_consts"], params["num_carry"]
+    consts, carry, _ = params["ft_in"].unpack()
+    return len(list(consts)), len(list(carry))
+
+
+def manual_axes(params: dict[str, Any]) -> frozenset[str]:
+    """The mesh axes a `shard_map` equation maps over (renamed between versions)."""
+    axes = params.get("manual_axes", params.get("newly_manual_axes"))
+    return frozenset(axes if axes is not None else params["mesh"].axis_names)
+
+
+def varying_axes(aval: Aval) -> frozenset[str]:
+    """The mesh axes over which a value differs between shards; empty outside `shard_map`."""
+    axes = getattr(aval, "vma", None)
+    if axes is None and hasattr(aval, "mat"):
+        axes = aval.mat.varying
+    return frozenset(axes or ())
+
+
+def make_varying(tree: Tree, axes: frozenset[str]) -> Tree:
+    """Say that values may differ along mesh axes (`lax.pvary` until 0.9, `lax.pcast` since)."""
+
+    def vary(x: Array) -> Array:
+        missing = tuple(sorted(axes - varying_axes(jax.typeof(x))))
+        if not missing:
+            return x
+        if hasattr(jax.lax, "pcast"):
+            return jax.lax.pcast(x, missing, to="varying")
+        return jax.lax.pvary(x, missing)
+
+    return jax.tree.map(vary, tree) if axes else tree

@@ -1,0 +1,340 @@
+"""How a harvested function is called: which arguments are traced, what is compiled and kept.
+
+At the top level array and number leaves are traced and every other leaf is static; one compiled
+program is kept for each structure, set of static leaves and set of options. It is kept weakly by
+the user's function, so that a new `spool(f)` of the same `f` finds it and a dropped closure takes
+it along. Where the function is itself a pytree (an equinox module), its leaves are treated as
+arguments are.
+
+Inside a trace only tracers are traced and everything else passes through untouched, and the program
+is walked in place: whoever traces compiles.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import types
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from logax import _compat
+from logax._compat import Array, Jaxpr, Tree
+from logax._harvest import references
+from logax._harvest.programs import programs_of, weakly
+from logax._log import is_listening, listening, silence
+
+
+@dataclasses.dataclass(frozen=True)
+class Traced:
+    """A user's function traced with its logs bound.
+
+    Attributes:
+      jaxpr: The program.
+      args: Its arguments.
+      listening: Whether there is a harvest outside that sees what this one leaves.
+      ledger: The key and the site of every log that was bound while tracing.
+    """
+
+    jaxpr: Jaxpr
+    args: Sequence[Array]
+    listening: bool
+    ledger: frozenset[tuple[str, str]]
+
+
+Harvester = Callable[[Traced, Any], tuple[Sequence[Array], Any]]
+
+
+class Harvested:
+    """A function under a harvest.
+
+    Two of the same function and options are equal, so that whoever caches by them (`jax.jit`)
+    finds what it had.
+    """
+
+    def __init__(
+        self,
+        fun: Callable[..., Any],
+        harvester: Harvester,
+        options: Hashable,
+        static_argnums: int | Sequence[int] | None = None,
+        static_argnames: str | Sequence[str] | None = None,
+        *,
+        bind_logs: bool = True,
+    ) -> None:
+        name = harvester.__name__
+        if not callable(fun):
+            raise TypeError(
+                f"`{name}` takes a function, and got {fun!r}. Write `{name}(f)(x)`, not "
+                f"`{name}(f(x))`."
+            )
+        functools.update_wrapper(self, fun, updated=())
+        self._static = _static_arguments(fun, static_argnums, static_argnames)
+        self._owner: tuple[Any, ...] = ()
+        owner = getattr(fun, "__self__", None)
+        if isinstance(fun, types.MethodType) and not jax.tree_util.all_leaves([owner]):
+            # A method of a pytree: its arrays are arguments like any other, never constants.
+            fun, self._owner = fun.__func__, (owner,)
+        self._fun, self._harvester, self._options = fun, harvester, options
+        self._bind_logs = bind_logs
+        self._key = (harvester, options, self._static)
+        self._tree_fun = None if jax.tree_util.all_leaves([fun]) else fun
+        self._programs: dict[Any, Callable[..., Any]] | None = None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        given = (self._tree_fun, self._owner + args, kwargs)
+        if not _compat.outside_of_traces():
+            return self._inside(given)
+        leaves, structure = jax.tree.flatten(given)
+        signature = structure
+        if self._static or not all(type(leaf) in _PLAIN_TYPES for leaf in leaves):
+            static = self._static_leaves(given, leaves)
+            leaves = [x for i, x in enumerate(leaves) if i not in static]
+            signature = (structure, tuple((i, _Hashed(x)) for i, x in static.items()))
+        if self._programs is None:
+            self._programs = programs_of(self._fun, self._key, self._tree_fun is not None)
+        program = self._programs.get(signature)
+        if program is None:
+            program = self._programs[signature] = self._program(given, leaves, signature)
+        if program is _UPDATES_IN_PLACE:
+            return references.call(given, self._pure())
+        result = program(*leaves)
+        return result.restored() if type(result) is _Partly else result
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Harvested) or self._key != other._key:
+            return False
+        one, two = self._fun, other._fun
+        same_owner = all(a is b for a, b in zip(self._owner, other._owner, strict=False))
+        return same_owner and (one is two or (isinstance(one, types.MethodType) and one == two))
+
+    def __hash__(self) -> int:
+        fun = self._fun
+        return hash((id(getattr(fun, "__func__", fun)), self._key))
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else types.MethodType(self, instance)
+
+    def __repr__(self) -> str:
+        return f"<{self._harvester.__name__} of {self._fun!r}>"
+
+    def _inside(self, given: Tree) -> Any:
+        """Harvest in place, in the midst of a trace."""
+        if references.present(given):
+            return references.call(given, self._pure())
+        leaves, structure = jax.tree.flatten(given)
+        moving = [i for i, x in enumerate(leaves) if isinstance(x, jax.core.Tracer)]
+        return self._work().run(self._fun, leaves, structure, moving)
+
+    def _work(self) -> _Work:
+        return _Work(self._harvester, self._options, self._bind_logs)
+
+    def _program(self, given: Tree, leaves: Sequence[Any], signature: Any) -> Any:
+        """What runs for one structure and set of static leaves. It holds the function weakly."""
+        if references.present(given):
+            return _UPDATES_IN_PLACE
+        structure, static = signature if isinstance(signature, tuple) else (signature, ())
+        fixed = {i: x.value for i, x in static}
+        moving = [i for i in range(structure.num_leaves) if i not in fixed]
+        work = self._work()
+        fun = weakly(self._fun) if self._tree_fun is None else lambda: None
+
+        def run(*dynamic: Array) -> Any:
+            every = {**fixed, **dict(zip(moving, dynamic, strict=True))}
+            ordered = [every[i] for i in range(structure.num_leaves)]
+            result = work.run(fun(), ordered, structure, moving)
+            return _Partly.of(result)
+
+        run.__name__ = run.__qualname__ = getattr(self._fun, "__name__", type(self._fun).__name__)
+        return jax.jit(run, donate_argnums=_donated(self._fun, given, leaves))
+
+    def _pure(self) -> Callable[..., Any]:
+        """The same harvest of the function made free of references."""
+        if self._programs is None:
+            self._programs = programs_of(self._fun, self._key, self._tree_fun is not None)
+        if "pure" not in self._programs:
+            pure = references.functional(self._fun)
+            self._programs["pure"] = Harvested(
+                pure, self._harvester, self._options, bind_logs=self._bind_logs
+            )
+        return self._programs["pure"]
+
+    def _static_leaves(self, given: Tree, leaves: Sequence[Any]) -> dict[int, Any]:
+        """The leaves that are not traced, by position."""
+        static = {i: x for i, x in enumerate(leaves) if not _is_array(x)}
+        if self._static:
+            marked = self._static.marked(given, len(self._owner))
+            static.update((i, x) for i, x in enumerate(leaves) if marked[i])
+        return static
+
+
+class _Work(NamedTuple):
+    """What is done with a function, apart from the function itself."""
+
+    harvester: Harvester
+    options: Any
+    bind_logs: bool
+
+    def run(self, fun: Any, leaves: Sequence[Any], structure: Any, moving: Sequence[int]) -> Any:
+        """Trace with the leaves at `moving` traced and all others as they are, and harvest."""
+        returned: list[tuple[Any, list[Any], list[int]]] = []
+
+        def traced(*dynamic: Array) -> list[Array]:
+            every = list(leaves)
+            for i, x in zip(moving, dynamic, strict=True):
+                every[i] = x
+            tree_fun, args, kwargs = jax.tree.unflatten(structure, every)
+            out = (fun if tree_fun is None else tree_fun)(*args, **kwargs)
+            results, tree = jax.tree.flatten(out)
+            places = [i for i, x in enumerate(results) if isinstance(x, jax.core.Tracer)]
+            returned.append((tree, results, places))
+            return [results[i] for i in places]
+
+        ledger: set[tuple[str, str]] = set()
+        outer = is_listening()
+        dynamic = [leaves[i] for i in moving]
+        with listening(ledger) if self.bind_logs else silence():
+            jaxpr, _ = _compat.trace(traced, *dynamic)
+        harvest = Traced(jaxpr, dynamic, outer, frozenset(ledger))
+        results, logs = self.harvester(harvest, self.options)
+        tree, out, places = returned[-1]
+        for place, x in zip(places, results, strict=True):
+            out[place] = x
+        rebuilt = jax.tree.unflatten(tree, out)
+        return rebuilt if logs is None else (rebuilt, logs)
+
+
+@jax.tree_util.register_pytree_node_class
+class _Partly:
+    """A result of which some leaves are no arrays: those stand in its structure."""
+
+    def __init__(self, arrays: list[Any], static: tuple[Any, ...]) -> None:
+        self.arrays, self.static = arrays, static
+
+    @staticmethod
+    def of(result: Tree) -> Tree:
+        """The result as a compiled function can return it."""
+        leaves, structure = jax.tree.flatten(result)
+        kept = tuple((i, _Hashed(x)) for i, x in enumerate(leaves) if not _is_array(x))
+        if not kept:
+            return result
+        return _Partly([x for x in leaves if _is_array(x)], (structure, kept))
+
+    def restored(self) -> Tree:
+        """The result as it was."""
+        structure, kept = self.static
+        others = iter(self.arrays)
+        fixed = {i: x.value for i, x in kept}
+        every = (fixed[i] if i in fixed else next(others) for i in range(structure.num_leaves))
+        return jax.tree.unflatten(structure, every)
+
+    def tree_flatten(self) -> tuple[list[Any], tuple[Any, ...]]:
+        return self.arrays, self.static
+
+    @classmethod
+    def tree_unflatten(cls, static: tuple[Any, ...], arrays: Sequence[Any]) -> _Partly:
+        return cls(list(arrays), static)
+
+
+class _Hashed:
+    """A static leaf as part of a key: by value where it can be hashed, else by identity."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+        try:
+            self._hash, self._by_value = hash((type(value), value)), True
+        except TypeError:
+            self._hash, self._by_value = id(value), False
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _Hashed):
+            return False
+        one, two = self.value, other.value
+        if one is two:
+            return True
+        return self._by_value and other._by_value and type(one) is type(two) and bool(one == two)
+
+
+@dataclasses.dataclass(frozen=True)
+class _StaticArguments:
+    """The arguments that `static_argnums` and `static_argnames` name."""
+
+    numbers: frozenset[int]
+    names: frozenset[str]
+
+    def marked(self, given: Tree, owners: int) -> list[bool]:
+        """For each leaf, whether it belongs to one of them; owners of methods come first."""
+        tree_fun, args, kwargs = given
+        number = len(args) - owners
+        positions = {owners + (i + number if i < 0 else i) for i in self.numbers}
+        marks = (
+            jax.tree.map(lambda _: False, tree_fun),
+            tuple(jax.tree.map(lambda _, i=i: i in positions, x) for i, x in enumerate(args)),
+            {
+                name: jax.tree.map(lambda _, n=name: n in self.names, x)
+                for name, x in kwargs.items()
+            },
+        )
+        return list(jax.tree.leaves(marks))
+
+
+def _static_arguments(
+    fun: Callable[..., Any],
+    static_argnums: int | Sequence[int] | None,
+    static_argnames: str | Sequence[str] | None,
+) -> _StaticArguments | None:
+    """Both ways of naming, each completed from the other by the function's signature."""
+    if static_argnums is None and static_argnames is None:
+        return None
+    numbers = {static_argnums} if isinstance(static_argnums, int) else set(static_argnums or ())
+    names = {static_argnames} if isinstance(static_argnames, str) else set(static_argnames or ())
+    try:
+        parameters = list(inspect.signature(fun).parameters.values())
+    except (TypeError, ValueError):
+        parameters = []
+    known = [p.name for p in parameters]
+    variadic = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters)
+    unknown = sorted(name for name in names if name not in known)
+    if parameters and unknown and not variadic:
+        name = getattr(fun, "__name__", fun)
+        raise ValueError(
+            f"`static_argnames` names {unknown}, and the arguments of `{name}` are {known}."
+        )
+    by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    positional = [p.name for p in parameters if p.kind in by_position]
+    numbers |= {positional.index(name) for name in names if name in positional}
+    names |= {positional[i] for i in numbers if -len(positional) <= i < len(positional)}
+    return _StaticArguments(frozenset(numbers), frozenset(names))
+
+
+def _donated(fun: Any, given: Tree, leaves: Sequence[Any]) -> tuple[int, ...]:
+    """Which leaves a jitted function donates: whoever compiles around it must donate them too."""
+    if not isinstance(fun, jax.stages.Wrapped) or not all(map(_is_array, jax.tree.leaves(given))):
+        return ()
+    _, args, kwargs = given
+    inner, _ = _compat.parts(jax.make_jaxpr(fun)(*args, **kwargs))
+    donated = {
+        atom
+        for equation in inner.eqns
+        if "donated_invars" in equation.params
+        for atom, gives in zip(equation.invars, equation.params["donated_invars"], strict=True)
+        if gives
+    }
+    return tuple(i for i, v in enumerate(inner.invars[: len(leaves)]) if v in donated)
+
+
+def _is_array(leaf: Any) -> bool:
+    if isinstance(leaf, (np.ndarray, np.generic)):
+        return leaf.dtype.kind not in "OSUMmV" or leaf.dtype.isbuiltin == 2
+    return type(leaf) in _PLAIN_TYPES or isinstance(leaf, (jax.Array, bool, int, float, complex))
+
+
+_UPDATES_IN_PLACE = object()
+_PLAIN_TYPES = {type(jax.numpy.zeros(())), bool, int, float, complex}

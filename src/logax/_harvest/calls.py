@@ -1,0 +1,113 @@
+"""Rules for primitives that call a function once: `jit`, `checkpoint`, solves, plain calls."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from logax import _compat
+from logax._compat import Array, Equation, Tree
+from logax._harvest.census import Census
+from logax._harvest.walker import (
+    RULES,
+    Frame,
+    Harvest,
+    Rule,
+    census_of,
+    take,
+    traced_part,
+    walk,
+    walk_unharvested,
+)
+
+
+def _run_jit(equation: Equation, args: Sequence[Array], frame: Frame) -> Sequence[Array]:
+    """The same `jit`, its name, shardings and donations with it, around the walked function.
+
+    Memoised: a helper that is called forty times is walked, lowered and compiled once.
+    """
+    inner = equation.params["jaxpr"]
+    states = frame.threaded(frame.harvest.census(inner))
+    added = jax.tree.leaves((states, frame.valid))
+    types = tuple(jax.typeof(x) for x in (*args, *added))
+    place = ("jit", types, tuple(states), frame.valid is None, frame.only)
+    closed, tree = frame.harvest.remembered(
+        place, _compat.parts(inner)[0], lambda: traced_part(frame, inner, args, states)
+    )
+    results = _compat.rebind_jit(equation, closed, [*args, *added], len(added))
+    return take(equation, results, [closed], tree, frame)
+
+
+def _run_checkpoint(equation: Equation, args: Sequence[Array], frame: Frame) -> Sequence[Array]:
+    """The same `checkpoint` with its policy; records leave it as results, so they come once."""
+    inner = equation.params["jaxpr"]
+    states = frame.threaded(frame.harvest.census(inner))
+    closed, tree = traced_part(frame, inner, args, states)
+    opened, consts = _compat.open_jaxpr(closed)
+    added = jax.tree.leaves((states, frame.valid))
+    params = {**equation.params, "jaxpr": opened}
+    results = _compat.rebind(equation, [*consts, *args, *added], params)
+    return take(equation, results, [closed], tree, frame)
+
+
+def _run_inline(equation: Equation, args: Sequence[Array], frame: Frame) -> Sequence[Array]:
+    """A plain call leaves no trace in the compiled program: its equations are walked in place."""
+    return walk(frame, _compat.called_jaxpr(equation.params), args)
+
+
+def _census_inline(equation: Equation, harvest: Harvest) -> Census:
+    return harvest.census(_compat.called_jaxpr(equation.params))
+
+
+def _census_linear_solve(equation: Equation, harvest: Harvest) -> Census:
+    return harvest.census(equation.params["jaxprs"].solve)
+
+
+def _run_linear_solve(equation: Equation, args: Sequence[Array], frame: Frame) -> Sequence[Array]:
+    """What runs is `solve`; its records become auxiliary results, which JAX does not differentiate.
+
+    The other functions only run when somebody differentiates outside: their logs are not of this
+    harvest.
+    """
+    jaxprs, lengths = equation.params["jaxprs"], equation.params["const_lengths"]
+    ends = [sum(lengths[: i + 1]) for i in range(len(lengths))]
+    consts = type(jaxprs)(*(args[end - n : end] for end, n in zip(ends, lengths, strict=True)))
+    right_side = list(args[ends[-1] :])
+    states = frame.threaded(frame.harvest.census(jaxprs.solve))
+    like: list[Tree] = []
+
+    def matvec(x: list[Array]) -> list[Array]:
+        return walk_unharvested(jaxprs.matvec, [*consts.matvec, *x])
+
+    def solve(_: Any, b: list[Array]) -> Tree:
+        child = frame.child(states, frame.valid)
+        results = walk(child, jaxprs.solve, [*consts.solve, *b])
+        extra = (results[len(b) :], child.states, child.collected())
+        like.append(jax.tree.map(jax.typeof, extra))
+        return results[: len(b)], extra
+
+    def transpose_solve(_: Any, b: list[Array]) -> Tree:
+        results = walk_unharvested(jaxprs.transpose_solve, [*consts.transpose_solve, *b])
+        return results[: len(b)], jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), like[-1])
+
+    results, (auxiliary, states, blocks) = jax.lax.custom_linear_solve(
+        matvec,
+        right_side,
+        solve,
+        None if jaxprs.transpose_solve is None else transpose_solve,
+        symmetric=jaxprs.vecmat is jaxprs.matvec,
+        has_aux=True,
+    )
+    frame.states.update(states)
+    frame.record_all(blocks)
+    return [*results, *auxiliary]
+
+
+RULES["jit"] = RULES["pjit"] = Rule(census_of("jaxpr"), _run_jit)
+RULES["checkpoint"] = RULES["remat2"] = Rule(census_of("jaxpr"), _run_checkpoint)
+for _name in ("closed_call", "core_call", "eval_jaxpr"):
+    RULES[_name] = Rule(_census_inline, _run_inline)
+RULES["custom_linear_solve"] = Rule(_census_linear_solve, _run_linear_solve)

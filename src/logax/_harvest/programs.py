@@ -1,0 +1,73 @@
+"""Where compiled programs are kept: with the function they belong to, and no longer than it.
+
+The store is keyed by identity and holds functions weakly; a bound method counts as its owner and
+its function. What cannot be held weakly keeps its programs to itself.
+"""
+
+from __future__ import annotations
+
+import types
+import weakref
+from collections.abc import Callable, Hashable
+from typing import Any
+
+Programs = dict[Any, Any]
+
+
+def programs_of(fun: Any, key: Hashable, is_tree: bool) -> Programs:
+    """The programs of a function under one set of options, empty at first.
+
+    A function that is a pytree has no identity that lasts: its programs are found by their
+    structure alone, and the oldest make room for new ones.
+    """
+    if is_tree:
+        return _of_trees.setdefault(key, _Bounded())
+    anchor, function = getattr(fun, "__self__", fun), getattr(fun, "__func__", None)
+    if function is None:
+        anchor = fun
+    kept = _kept.get(id(anchor))
+    if kept is None or kept[0]() is not anchor:
+        try:
+            reference = weakref.ref(anchor, _forget(id(anchor)))
+        except TypeError:
+            return {}
+        kept = _kept[id(anchor)] = (reference, {})
+    return kept[1].setdefault((id(function), key), {})
+
+
+def weakly(fun: Any) -> Callable[[], Any]:
+    """A reference to a function that does not keep it alive, where there is such a thing."""
+    if isinstance(fun, types.MethodType):
+        return _weak_method(fun)
+    try:
+        return weakref.ref(fun)
+    except TypeError:
+        return lambda: fun
+
+
+class _Bounded(Programs):
+    """A dictionary that forgets its oldest entries."""
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        while len(self) >= 256:
+            del self[next(iter(self))]
+        super().__setitem__(key, value)
+
+
+def _weak_method(method: types.MethodType) -> Callable[[], Any]:
+    try:
+        return weakref.WeakMethod(method)
+    except TypeError:
+        return lambda: method
+
+
+def _forget(identity: int) -> Callable[[Any], None]:
+    def forget(reference: Any) -> None:
+        if identity in _kept and _kept[identity][0] is reference:
+            del _kept[identity]
+
+    return forget
+
+
+_kept: dict[int, tuple[Any, dict[Any, Programs]]] = {}
+_of_trees: dict[Hashable, Programs] = {}

@@ -1,0 +1,84 @@
+"""Arguments with reference semantics: flax nnx modules and optimizers.
+
+The function may change them, and whoever calls expects to see that. So they are split into
+structure and state, the state goes through the program and comes back, and the objects are
+updated in place, as `nnx.jit` does. Objects whose structure the function changes are refused:
+nothing is lost silently.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from logax._compat import Tree, outside_of_traces
+from logax._harvest.programs import weakly
+from logax._logdict import logdict
+
+
+def present(given: Tree) -> bool:
+    """Whether any argument is such an object. Costs nothing where flax nnx is not imported."""
+    nnx = sys.modules.get("flax.nnx")
+    if nnx is None:
+        return False
+
+    def is_reference(x: Any) -> bool:
+        return isinstance(x, _kinds(nnx))
+
+    leaves = jax.tree.leaves(given, is_leaf=lambda x: is_reference(x) or isinstance(x, nnx.State))
+    return any(map(is_reference, leaves))
+
+
+def call(given: Tree, pure: Callable[..., Any]) -> Any:
+    """Call a function that was made `functional`, and update the objects in place."""
+    nnx = sys.modules["flax.nnx"]
+    structure, state = nnx.split(_with_arrays(given, nnx))
+    result = pure(structure, state)
+    (out, changed), logs = result if isinstance(result[1], logdict) else (result, None)
+    nnx.update(given, changed)
+    return out if logs is None else (out, logs)
+
+
+def functional(fun: Any) -> Callable[..., Any]:
+    """The same function of structure and state, which returns the changed state beside its result.
+
+    It holds the function weakly, as it is kept with what is compiled for it.
+    """
+    nnx = sys.modules["flax.nnx"]
+    reference = weakly(fun)
+
+    def pure(structure: Any, state: Any) -> Any:
+        tree_fun, args, kwargs = objects = nnx.merge(structure, state)
+        out = (reference() if tree_fun is None else tree_fun)(*args, **kwargs)
+        after, changed = nnx.split(objects)
+        if after != structure:
+            raise TypeError(
+                f"`{name}` changes the structure of a flax nnx object that it is given (an "
+                "attribute or a variable is new, gone or another), which a harvest cannot hand "
+                "back. Make that change outside, or stream its logs with `logax.live`."
+            )
+        return out, changed
+
+    name = getattr(fun, "__name__", type(fun).__name__)
+    pure.__name__ = pure.__qualname__ = name
+    return pure
+
+
+def _with_arrays(given: Tree, nnx: Any) -> Tree:
+    """Numbers among the arguments as arrays, since nnx takes them for structure."""
+
+    def traced(x: Any) -> Any:
+        return np.asarray(x) if isinstance(x, (bool, int, float, complex)) else x
+
+    if not outside_of_traces():
+        return given
+    return jax.tree.map(traced, given, is_leaf=lambda x: isinstance(x, _kinds(nnx)))
+
+
+def _kinds(nnx: Any) -> tuple[type, ...]:
+    names = ("Pytree", "Object", "Module", "Optimizer", "Variable")
+    return tuple(kind for name in names if isinstance(kind := getattr(nnx, name, None), type))

@@ -1,0 +1,80 @@
+"""The rule for `shard_map` (and `pmap`, which is made of it).
+
+Each shard logs for itself. Records come out with the mesh axes as one axis after the record axis;
+states go in and out with one in front. How many records there are must not differ between shards:
+a program whose shards log differently often is harvested inside the `shard_map`, each shard alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import jax
+from jax.sharding import PartitionSpec
+
+from logax import _compat
+from logax._compat import Array, Equation, Tree
+from logax._harvest.census import Census
+from logax._harvest.storage import Block
+from logax._harvest.walker import RULES, Frame, Harvest, Rule, walk
+
+
+def _axes(equation: Equation) -> tuple[str, ...]:
+    """The mapped mesh axes, in the mesh's order."""
+    manual = _compat.manual_axes(equation.params)
+    return tuple(name for name in equation.params["mesh"].axis_names if name in manual)
+
+
+def _census_shard_map(equation: Equation, harvest: Harvest) -> Census:
+    axes = _axes(equation)
+    sizes = equation.params["mesh"].shape
+    number = 1
+    for name in axes:
+        number *= sizes[name]
+    census = {}
+    for key, tally in harvest.census(equation.params["jaxpr"]).items():
+        if not tally.exact and (
+            not equation.params["check_vma"] or tally.count_varying & set(axes)
+        ):
+            raise ValueError(
+                f"`{key}`, logged at {tally.sites[0]}, may have a different number of records on "
+                "each shard of a `shard_map`. Put the harvest inside: "
+                "`jax.shard_map(logax.spool(f), ...)`."
+            )
+        census[key] = tally.on_shards(frozenset(axes), number)
+    return census
+
+
+def _run_shard_map(equation: Equation, args: Sequence[Array], frame: Frame) -> Sequence[Array]:
+    params, axes = equation.params, _axes(equation)
+    census = frame.taken(frame.harvest.census(params["jaxpr"]))
+    inner_tallies = {key: frame.tallies[key].on_one_shard() for key in census}
+    first, second = PartitionSpec(axes), PartitionSpec(None, axes)
+
+    def shard(args: Sequence[Array], states: dict[str, Tree], valid: Array | None) -> Tree:
+        states = jax.tree.map(lambda x: x[0], states)
+        child = Frame(frame.harvest, inner_tallies, states, valid, frame.only)
+        results = walk(child, params["jaxpr"], args)
+        varied = _compat.make_varying((child.states, child.collected()), frozenset(axes))
+        states, blocks = varied
+        columns = {key: jax.tree.map(lambda x: x[:, None], block) for key, block in blocks.items()}
+        return list(results), jax.tree.map(lambda x: x[None], states), columns
+
+    mapped = jax.shard_map(
+        shard,
+        mesh=params["mesh"],
+        in_specs=(list(params["in_specs"]), first, PartitionSpec()),
+        out_specs=(list(params["out_specs"]), first, second),
+        axis_names=frozenset(axes),
+        check_vma=params["check_vma"],
+    )
+    results, states, columns = mapped(list(args), frame.threaded(census), frame.valid)
+    frame.states.update(states)
+    for key, block in columns.items():
+        # Whether a record is real is the same on every shard, as the census made sure.
+        valid = None if block.valid is None else block.valid[:, 0]
+        frame.record(key, Block(block.leaves, block.steps, valid))
+    return list(results)
+
+
+RULES["shard_map"] = Rule(_census_shard_map, _run_shard_map)

@@ -1,0 +1,261 @@
+"""`spool`: run a function and get its logs back as arrays.
+
+The function is traced with the logs bound, the census says what they amount to, each key gets the
+cheapest place that can hold its records (see `storage`), and the walker runs the program again with
+the records coming out. All of that happens while tracing: what is compiled is what one would have
+written by hand.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from logax._compat import Array, Equation, Tree
+from logax._harvest import census as counting
+from logax._harvest.call import Harvested, Traced
+from logax._harvest.census import Census, Tally
+from logax._harvest.choice import Choice, Names, as_names
+from logax._harvest.storage import (
+    Block,
+    Column,
+    Reduction,
+    Ring,
+    Store,
+    compacted,
+    finished,
+    started,
+)
+from logax._harvest.walker import Frame, Harvest, walk
+from logax._log import log_p
+from logax._logdict import logdict
+from logax._reduce import as_reducer, is_arithmetic
+from logax._schedule import whole
+
+
+def spool(
+    fun: Callable[..., Any],
+    argnames: Names = None,
+    tags: Names = None,
+    keep_logs: bool = False,
+    interval: int | None = None,
+    reduce: Any = None,
+    prefix: str = "",
+    *,
+    capacity: int | Mapping[str, int] | None = None,
+    static_argnums: int | Sequence[int] | None = None,
+    static_argnames: str | Sequence[str] | None = None,
+) -> Callable[..., tuple[Any, logdict]]:
+    """A function that returns what `fun` returns, and its logs: `out, logs = spool(f)(x)`.
+
+    It composes with every transformation of JAX, inside and outside. Called outside of any, it
+    compiles once for each signature, and a new `spool(f)` of the same `f` compiles nothing anew.
+
+    Args:
+      fun: Any function of arrays, jitted or not. Array and number leaves of its arguments are
+        traced, every other leaf (a string, a function, a module's static field) is static.
+      argnames: Take only logs with these names; glob patterns are allowed.
+      tags: Take only logs with one of these tags.
+      keep_logs: Leave the logs that are taken to an outer harvest as well. Logs that are not
+        taken always are.
+      interval: Keep records 0, k, 2k, ... of each key.
+      reduce: Keep one record of each key: "mean", "sum", "min", "max", "std", "first", "last",
+        "count", a `Reducer`, or a mapping from keys (glob patterns) to these.
+      prefix: Put literally in front of every key.
+      capacity: Keep the last so many records of each key; a number, or one for each key (glob
+        patterns). A loop without a static bound needs it, or `reduce`.
+      static_argnums: Positions of arguments whose numbers are static too.
+      static_argnames: Names of such arguments.
+
+    Raises:
+      ValueError: An option is out of its range; or, when called, a loop without a static bound
+        logs a key that has no `capacity`.
+      TypeError: When called: records of one key do not fit together.
+    """
+    options = Options(
+        Choice(as_names("argnames", argnames), as_names("tags", tags), prefix),
+        bool(keep_logs),
+        _at_least_one("interval", interval),
+        _frozen_reduce(reduce),
+        _frozen_capacity(capacity),
+    )
+    return Harvested(fun, _spooled, options, static_argnums, static_argnames)
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """What a call of `spool` asks for."""
+
+    choice: Choice
+    keep_logs: bool
+    interval: int
+    reduce: tuple[tuple[str, Any], ...]
+    capacity: tuple[tuple[str, int], ...]
+
+
+def _spooled(traced: Traced, options: Options) -> tuple[list[Array], logdict]:
+    harvest = Spool(options, traced.listening)
+    harvest.tallies = harvest.census(traced.jaxpr)
+    harvest.stores = {
+        key: store
+        for key, tally in harvest.tallies.items()
+        if (store := _store(tally, options)) is not None
+    }
+    harvest.warn_of_losses(traced)
+    states = {key: started(s, harvest.tallies[key].shards) for key, s in harvest.stores.items()}
+    frame = Frame(harvest, harvest.tallies, states)
+    results = walk(frame, traced.jaxpr, traced.args)
+    blocks = frame.collected()
+    columns = {}
+    for key, tally in harvest.tallies.items():
+        if key in harvest.stores:
+            columns[key] = finished(harvest.stores[key], frame.states[key], tally.shards)
+        else:
+            columns[key] = compacted(blocks[key], tally)
+    return results, _logdict(columns, harvest.tallies)
+
+
+class Spool(Harvest):
+    """The harvest that collects the chosen logs and leaves the others to the one outside."""
+
+    def __init__(self, options: Options, outer: bool) -> None:
+        super().__init__()
+        self.options, self._outer = options, outer
+        self._found: set[tuple[str, str]] = set()
+        self._logged: set[tuple[str, str]] = set()
+
+    def census_of_log(self, equation: Equation) -> Census:
+        """The chosen part of the log."""
+        spec = equation.params["spec"]
+        chosen, _ = self.options.choice.split(spec, [atom.aval for atom in equation.invars])
+        self._logged |= {(leaf.name, entry.key) for entry in spec.entries for leaf in entry.leaves}
+        self._found |= {(entry.key, spec.site) for entry in spec.entries}
+        return counting.of_log(chosen.entries, chosen.spec, chosen.flat())
+
+    def on_log(self, equation: Equation, args: Sequence[Array], frame: Frame) -> None:
+        """Collect the chosen part; bind the rest, or all of it, for an outer harvest."""
+        spec = equation.params["spec"]
+        chosen, rest = self.options.choice.split(spec, args, frame.takes)
+        steps = {n: _row(x) for n, x in zip(spec.steps, chosen.steps, strict=True)}
+        for entry, operands in zip(chosen.entries, chosen.operands, strict=True):
+            valid = None if operands else jnp.ones(1, bool)
+            frame.record(entry.key, Block(tuple(map(_row, operands)), steps, valid))
+        if self._outer and self.options.keep_logs:
+            log_p.bind(*args, spec=spec)
+        elif self._outer and rest.entries:
+            log_p.bind(*rest.flat(), spec=rest.as_spec())
+
+    def warn_of_losses(self, traced: Traced) -> None:
+        """Say which names match nothing, and which logs are where no harvest can see them."""
+        for pattern in self.options.choice.argnames or ():
+            if not any(fnmatch.filter(names, pattern) for names in self._logged):
+                keys = ", ".join(f"`{key}`" for key in sorted({key for _, key in self._logged}))
+                warnings.warn(
+                    f"`argnames` has {pattern!r}, which matches no log. The keys there are: "
+                    f"{keys or 'none'}.",
+                    stacklevel=2,
+                )
+        for key, site in sorted(traced.ledger - self._found):
+            warnings.warn(
+                f"`{key}`, logged at {site}, is lost: it was traced, but it is in no part of the "
+                "program that a harvest can see. A primitive that hides its function, such as "
+                "`lax.custom_root` or a linear solver of lineax, keeps it to itself, or a "
+                "derivative rule runs in its place. Log outside of it.",
+                stacklevel=2,
+            )
+
+
+def _row(x: Array) -> Array:
+    return jax.lax.stop_gradient(jnp.expand_dims(x, 0))
+
+
+def _store(tally: Tally, options: Options) -> Store | None:
+    """The place for a key's records, or None if they simply travel as blocks."""
+    key, one = tally.entry.key, tally.on_no_shards()
+    how = _first_match(options.reduce, key)
+    if how is not None:
+        reducer = as_reducer(how)
+        if any(leaf.key_impl for leaf in tally.entry.leaves) and is_arithmetic(reducer):
+            raise TypeError(
+                f"`reduce` by {how!r} cannot compute with the PRNG keys of `{key}`, logged at "
+                f"{tally.sites[0]}. Reduce it by 'first', 'last' or 'count'."
+            )
+        return Reduction(one, reducer, options.interval)
+    capacity = _first_match(options.capacity, key)
+    most = None if tally.most is None else -(-tally.most // options.interval)
+    if most is None and capacity is None:
+        raise ValueError(
+            f"`{key}` is logged at {tally.sites[0]} in a loop whose number of iterations is not "
+            "known before it runs (`while_loop`, or `fori_loop` with traced bounds), so its "
+            "records have no fixed number. Three ways out: keep the last n of them with "
+            f"`spool(f, capacity=n)`; fold them with `spool(f, reduce=...)`; or stream them with "
+            "`tap(f)`."
+        )
+    rows = min(n for n in (most, capacity) if n is not None)
+    if tally.most is None or rows < tally.most:
+        return Ring(one, rows, options.interval)
+    return None
+
+
+def _logdict(columns: dict[str, Column], tallies: Census) -> logdict:
+    values, counts, ranks = {}, {}, {}
+    steps: dict[str, dict[str, Array]] = {}
+    for key, column in columns.items():
+        values[key] = _with_keys(column.value, tallies[key])
+        leaves = jax.tree.leaves(values[key])
+        ranks[key] = leaves[0].ndim - 1 if leaves else 0
+        if column.total is not None:
+            counts[key] = column.total
+        for name, step in column.steps.items():
+            steps.setdefault(name, {})[key] = step
+    sites = {key: tally.sites for key, tally in tallies.items()}
+    return logdict(values, steps=steps, count=counts, site=sites, rank=ranks)
+
+
+def _with_keys(value: Tree, tally: Tally) -> Tree:
+    """The value with its typed PRNG keys, which travelled as their bits."""
+    impls = {leaf.position: leaf.key_impl for leaf in tally.entry.leaves if leaf.key_impl}
+    if not impls:
+        return value
+    structure = tally.entry.structure
+    leaves = structure.flatten_up_to(value)
+    wrapped = [
+        jax.random.wrap_key_data(x, impl=impls[i]) if i in impls and x is not None else x
+        for i, x in enumerate(leaves)
+    ]
+    return jax.tree.unflatten(structure, wrapped)
+
+
+def _first_match(options: Sequence[tuple[str, Any]], key: str) -> Any:
+    return next((value for glob, value in options if fnmatch.fnmatchcase(key, glob)), None)
+
+
+def _at_least_one(name: str, number: Any) -> int:
+    if number is None:
+        return 1
+    checked = whole(number, 1)
+    if checked is None:
+        raise ValueError(f"`spool` takes `{name}` of 1 or more, and got {number!r}.")
+    return checked
+
+
+def _frozen_reduce(reduce: Any) -> tuple[tuple[str, Any], ...]:
+    if reduce is None:
+        return ()
+    each = reduce if isinstance(reduce, Mapping) else {"*": reduce}
+    for how in each.values():
+        as_reducer(how)
+    return tuple(each.items())
+
+
+def _frozen_capacity(capacity: Any) -> tuple[tuple[str, int], ...]:
+    if capacity is None:
+        return ()
+    each = capacity if isinstance(capacity, Mapping) else {"*": capacity}
+    return tuple((key, _at_least_one("capacity", number)) for key, number in each.items())

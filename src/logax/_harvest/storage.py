@@ -1,0 +1,286 @@
+"""Where records wait inside the program: blocks that grow, and stores of constant size.
+
+A `Block` is some records of one key in order, with a mask where some of them may not be real. Keys
+whose number of records has a static bound travel as blocks: each part of the program returns its
+own, loops stack them, and the end puts them together. That is what one would write by hand.
+
+All others (no static bound, `capacity`, `interval`, `reduce`) have one store for the whole call,
+threaded through the program: a `Ring` that keeps the last records, or a `Reduction` that folds
+them. Its state never holds a gradient, since every record is cut off from differentiation where
+it is logged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+
+from logax._compat import Array, Tree, make_varying
+from logax._harvest.census import Tally
+from logax._logdict import missing_step
+from logax._reduce import Record, RecordReducer
+
+
+class Block(NamedTuple):
+    """Some records of one key: leaves and steps with a record axis, and which are real."""
+
+    leaves: tuple[Array, ...]
+    steps: dict[str, Array]
+    valid: Array | None = None
+
+    def rows(self) -> int:
+        """How many records there is room for."""
+        arrays = (*self.leaves, *self.steps.values(), self.valid)
+        return next((len(x) for x in arrays if x is not None), 0)
+
+
+class Column(NamedTuple):
+    """All records of one key at the end: the arrays of a logdict, and the count if it is needed."""
+
+    value: Tree
+    steps: dict[str, Array]
+    total: Array | None
+
+
+class Store(Protocol):
+    """A place of constant size for the records of one key.
+
+    `is_small` says that its state is of the size of a few records, cheap to copy.
+    """
+
+    is_small: bool
+
+    def start(self) -> Tree:
+        """The state before the first record."""
+
+    def append(self, state: Tree, block: Block) -> Tree:
+        """The state after some more records."""
+
+    def finish(self, state: Tree) -> Column:
+        """What the logdict gets."""
+
+
+class Ring:
+    """Keeps the last `rows` records, of each `interval` the first.
+
+    One more row takes what is not to be kept, so that writing is always one update in place.
+    """
+
+    is_small = False
+
+    def __init__(self, tally: Tally, rows: int, interval: int) -> None:
+        self._tally, self._rows, self._interval = tally, rows, interval
+
+    def start(self) -> Tree:
+        def room(like: jax.ShapeDtypeStruct) -> Array:
+            return jnp.zeros((self._rows + 1, *like.shape), like.dtype)
+
+        state = (_rows_like(self._tally, room), jnp.zeros((), jnp.int32))
+        return make_varying(state, self._tally.varying)
+
+    def append(self, state: Tree, block: Block) -> Tree:
+        rows, seen = state
+        new = conformed(block, self._tally)[:2]
+        number = block.rows()
+        if block.valid is None:
+            index, total = seen + jnp.arange(number, dtype=jnp.int32), seen + number
+        else:
+            before = jnp.cumsum(block.valid, dtype=jnp.int32)
+            index, total = seen + before - 1, seen + before[-1]
+        kept = index // self._interval
+        write = index % self._interval == 0
+        if block.valid is not None:
+            write &= block.valid
+        if number > self._rows:  # what the same block would overwrite is not written at all
+            write &= kept >= -(-total // self._interval) - self._rows
+        slot = jnp.where(write, kept % self._rows, self._rows)
+        if number == 1:
+            start = slot[0]
+            update = jax.lax.dynamic_update_slice_in_dim
+            return jax.tree.map(lambda r, x: update(r, x, start, 0), rows, new), total
+        return jax.tree.map(lambda r, x: r.at[slot].set(x), rows, new), total
+
+    def finish(self, state: Tree) -> Column:
+        tally, (rows, seen) = self._tally, state
+        leaves, steps = jax.tree.map(lambda r: r[: self._rows], rows)
+        most = None if tally.most is None else -(-tally.most // self._interval)
+        count = -(-seen // self._interval)
+        if most is None or most > self._rows:
+            oldest = jnp.where(count > self._rows, count % max(self._rows, 1), 0)
+            leaves, steps = jax.tree.map(lambda r: jnp.roll(r, -oldest, 0), (leaves, steps))
+        certain = tally.exact and most == self._rows and leaves
+        return Column(value_of(tally, leaves), steps, None if certain else count)
+
+
+class Reduction:
+    """Folds records with a reducer, of each `interval` the first."""
+
+    is_small = True
+
+    def __init__(self, tally: Tally, reducer: RecordReducer, interval: int) -> None:
+        self._tally, self._reducer, self._interval = tally, reducer, interval
+
+    def start(self) -> Tree:
+        like = Record(value_of(self._tally, self._tally.leaves), dict(self._tally.steps))
+        state = (self._reducer.start(like), jnp.zeros((), jnp.int32))
+        return make_varying(state, self._tally.varying)
+
+    def append(self, state: Tree, block: Block) -> Tree:
+        block = conformed(block, self._tally)
+        for row in range(block.rows()):
+            state = self._fold(state, jax.tree.map(lambda x, row=row: x[row], block))
+        return state
+
+    def _fold(self, state: Tree, record: Block) -> Tree:
+        folded, seen = state
+        new = self._reducer.step(folded, Record(value_of(self._tally, record.leaves), record.steps))
+        _check_same_types(folded, new, self._reducer)
+        due = record.valid
+        if self._interval > 1:
+            on_time = seen % self._interval == 0
+            due = on_time if due is None else due & on_time
+        if due is not None:
+            new = jax.tree.map(lambda n, o: jnp.where(due, n, o), new, folded)
+        more = 1 if record.valid is None else record.valid.astype(jnp.int32)
+        return new, seen + more
+
+    def finish(self, state: Tree) -> Column:
+        folded, seen = state
+        record, count = self._reducer.finish(folded)
+        certain = self._tally.exact and jax.tree.leaves(record.value)
+        if count is None and not certain:
+            count = jnp.minimum(seen, 1)
+        return Column(record.value, record.steps, count)
+
+
+def started(store: Store, shards: Sequence[int]) -> Tree:
+    """The first state of a store, one for each shard that fills one."""
+    return jax.tree.map(lambda x: jnp.broadcast_to(x, (*shards, *x.shape)), store.start())
+
+
+def finished(store: Store, state: Tree, shards: Sequence[int]) -> Column:
+    """The column of a store; shards follow the record axis."""
+    if not shards:
+        return store.finish(state)
+    column = jax.vmap(lambda each: finished(store, each, shards[1:]))(state)
+    value, steps = jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1), column[:2])
+    return Column(value, steps, None if column.total is None else column.total[0])
+
+
+def conformed(block: Block, tally: Tally) -> Block:
+    """The block with the dtypes and the steps of all the records of its key."""
+    leaves = tuple(x.astype(like.dtype) for x, like in zip(block.leaves, tally.leaves, strict=True))
+    steps = {}
+    for name, like in tally.steps.items():
+        if name in block.steps:
+            steps[name] = block.steps[name].astype(like.dtype)
+        else:
+            steps[name] = jnp.full(
+                (block.rows(), *like.shape), missing_step(like.dtype), like.dtype
+            )
+    return Block(leaves, steps, block.valid)
+
+
+def joined(blocks: Mapping[str, Sequence[Block]], census: Mapping[str, Tally]) -> dict[str, Block]:
+    """One block for each key. Step columns that keys had in common stay in common."""
+    cache: dict[Any, Array] = {}
+
+    def concatenated(arrays: Sequence[Array]) -> Array:
+        if len(arrays) == 1:
+            return arrays[0]
+        identity = tuple(map(id, arrays))
+        if identity not in cache:
+            cache[identity] = jnp.concatenate(arrays)
+        return cache[identity]
+
+    def filled(block: Block, name: str, like: jax.ShapeDtypeStruct) -> Array:
+        if name in block.steps:
+            column = block.steps[name]
+            return column if column.dtype == like.dtype else column.astype(like.dtype)
+        identity = (block.rows(), like.shape, like.dtype)
+        if identity not in cache:
+            missing = missing_step(like.dtype)
+            cache[identity] = jnp.full((block.rows(), *like.shape), missing, like.dtype)
+        return cache[identity]
+
+    result = {}
+    for key, parts in blocks.items():
+        tally = census[key]
+        leaves = tuple(
+            concatenated([part.leaves[i].astype(like.dtype) for part in parts])
+            for i, like in enumerate(tally.leaves)
+        )
+        steps = {
+            name: concatenated([filled(part, name, like) for part in parts])
+            for name, like in tally.steps.items()
+        }
+        valid = None
+        if any(part.valid is not None for part in parts):
+            valid = jnp.concatenate([real_rows(part) for part in parts])
+        result[key] = Block(leaves, steps, valid)
+    return result
+
+
+def real_rows(block: Block) -> Array:
+    """The mask of a block, made up where it has none."""
+    return jnp.ones(block.rows(), bool) if block.valid is None else block.valid
+
+
+def padded(block: Block, rows: int) -> Block:
+    """The block with room for `rows` records, and a mask."""
+
+    def pad(x: Array) -> Array:
+        room = jnp.zeros((rows - len(x), *x.shape[1:]), x.dtype)
+        return jnp.concatenate([x, room]) if rows > len(x) else x
+
+    leaves, steps, valid = jax.tree.map(pad, block._replace(valid=real_rows(block)))
+    return Block(leaves, steps, valid)
+
+
+def empty(tally: Tally) -> Block:
+    """No records."""
+    return Block(*_rows_like(tally, lambda like: jnp.zeros((0, *like.shape), like.dtype)))
+
+
+def compacted(block: Block, tally: Tally) -> Column:
+    """The real records first, in order, then zeros; and how many are real."""
+    if block.valid is None:
+        return Column(value_of(tally, block.leaves), block.steps, None)
+    before = jnp.cumsum(block.valid, dtype=jnp.int32)
+    slot = jnp.where(block.valid, before - 1, block.rows())
+
+    def compact(x: Array) -> Array:
+        return jnp.zeros_like(x).at[slot].set(x, mode="drop")
+
+    leaves, steps = jax.tree.map(compact, (block.leaves, block.steps))
+    count = before[-1] if block.rows() else jnp.zeros((), jnp.int32)
+    return Column(value_of(tally, leaves), steps, count)
+
+
+def _rows_like(
+    tally: Tally, make: Callable[[jax.ShapeDtypeStruct], Array]
+) -> tuple[tuple[Array, ...], dict[str, Array]]:
+    return tuple(map(make, tally.leaves)), {name: make(like) for name, like in tally.steps.items()}
+
+
+def value_of(tally: Tally, leaves: Sequence[Any]) -> Tree:
+    """The logged pytree with these leaves; those that were not chosen are None."""
+    entry = tally.entry
+    filled: list[Any] = [None] * entry.structure.num_leaves
+    for leaf, x in zip(entry.leaves, leaves, strict=True):
+        filled[leaf.position] = x
+    return jax.tree.unflatten(entry.structure, filled)
+
+
+def _check_same_types(old: Tree, new: Tree, reducer: Any) -> None:
+    def types(tree: Tree) -> Tree:
+        return jax.tree.map(lambda x: (jnp.shape(x), jnp.result_type(x)), tree)
+
+    if types(old) != types(new):
+        raise TypeError(
+            f"`{type(reducer).__name__}.step` must return a state like the one it was given, "
+            f"{types(old)}, and returned {types(new)}."
+        )

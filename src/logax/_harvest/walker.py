@@ -1,0 +1,313 @@
+"""The walker: runs a jaxpr again, equation by equation, and hands every log to a harvest.
+
+It never edits a jaxpr. It re-traces: what holds no log is bound as it is, in whole stretches; a log
+goes to the harvest; and an equation with a log somewhere inside goes to the rule of its primitive
+in `RULES`, which builds the same construct anew around walked parts, so that what the logs produce
+can travel through it.
+
+Three things travel. *States* are stores of constant size (see `storage`), threaded through every
+construct that runs in sequence. *Blocks* are the records of all other keys, returned outwards.
+`valid` says, as data, whether this part of the program is really running: under `vmap`, JAX runs
+both sides of a `cond` and lanes of a `while_loop` that are finished, and their logs must not count.
+
+A harvest (`spool`, `nolog`, ...) subclasses `Harvest` and says what it does with a log. The walk
+and the rules are the same for all of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+from jax.extend import core as jex
+
+from logax import _compat
+from logax._compat import Array, Equation, Jaxpr, Tree
+from logax._harvest import census as counting
+from logax._harvest.census import Census
+from logax._harvest.storage import Block, Store, joined
+from logax._log import is_listening, listening, log_p
+
+
+class Rule(NamedTuple):
+    """How one primitive is walked.
+
+    Attributes:
+      census: The census of the equation, given the harvest.
+      run: Runs the equation on its arguments within a frame, and returns its results.
+    """
+
+    census: Callable[[Equation, Harvest], Census]
+    run: Callable[[Equation, Sequence[Array], Frame], Sequence[Array]]
+
+
+RULES: dict[str, Rule] = {}
+
+
+class Harvest:
+    """What is done with logs. One object serves one walk of one program."""
+
+    def __init__(self) -> None:
+        self.tallies: Census = {}
+        self.stores: dict[str, Store] = {}
+        self.memo: dict[Any, Any] = {}
+        self._kept: list[Any] = []
+
+    def concerns_primitive(self, name: str) -> bool:
+        """Whether equations of this primitive are looked at themselves."""
+        return name == log_p.name
+
+    def census_of_log(self, equation: Equation) -> Census:
+        """The records of one log, as far as this harvest keeps them."""
+        raise NotImplementedError
+
+    def on_log(self, equation: Equation, args: Sequence[Array], frame: Frame) -> None:
+        """Do with one log whatever this harvest does."""
+        raise NotImplementedError
+
+    def rule_context(self) -> contextlib.AbstractContextManager[None]:
+        """Under which a user's own rule is traced when its run may stand for the function's."""
+        return listening()
+
+    def outer_context(self) -> contextlib.AbstractContextManager[None]:
+        """Under which a user's own rule runs for whoever transforms outside."""
+        return contextlib.nullcontext()
+
+    def concerns(self, equation: Equation) -> bool:
+        """Whether the equation is, or holds, something this harvest looks at."""
+        if self.concerns_primitive(equation.primitive.name):
+            return True
+        return any(self.concerns_jaxpr(inner) for inner in _compat.jaxprs_in(equation.params))
+
+    def concerns_jaxpr(self, jaxpr: Jaxpr) -> bool:
+        """Whether any equation in the jaxpr, however deep, concerns this harvest."""
+        inner, _ = _compat.parts(jaxpr)
+        return bool(self.remembered("concerns", inner, lambda: any(map(self.concerns, inner.eqns))))
+
+    def census(self, jaxpr: Jaxpr) -> Census:
+        """The census of a whole jaxpr."""
+        inner, _ = _compat.parts(jaxpr)
+
+        def count() -> Census:
+            total: Census = {}
+            for equation in inner.eqns:
+                if equation.primitive is log_p:
+                    total = counting.then(total, self.census_of_log(equation))
+                elif self.concerns(equation):
+                    total = counting.then(total, rule_for(equation).census(equation, self))
+            return total
+
+        return self.remembered("census", inner, count)  # type: ignore[no-any-return]
+
+    def remembered(self, what: Any, jaxpr: Jaxpr, compute: Callable[[], Any]) -> Any:
+        """The result of `compute`, once for each jaxpr, however often the program uses it."""
+        place = (what, id(jaxpr))
+        if place not in self.memo:
+            self._kept.append(jaxpr)  # its id must stay its own
+            self.memo[place] = compute()
+        return self.memo[place]
+
+
+class Silent(Harvest):
+    """The harvest that drops every log."""
+
+    def census_of_log(self, equation: Equation) -> Census:
+        return {}
+
+    def on_log(self, equation: Equation, args: Sequence[Array], frame: Frame) -> None:
+        pass
+
+
+@dataclasses.dataclass
+class Frame:
+    """One part of the program being walked, and where its records go.
+
+    Attributes:
+      harvest: What is done with logs.
+      tallies: What is known of each key, as it is here: inside a `shard_map`, of one shard.
+      states: The stores that are threaded through this part.
+      valid: Whether the part is really running, where that is not certain.
+      only: The keys that are taken here; those of other logs are for the harvest outside.
+      blocks: The records so far of keys without a store here.
+    """
+
+    harvest: Harvest
+    tallies: Census
+    states: dict[str, Tree]
+    valid: Array | None = None
+    only: frozenset[str] | None = None
+    blocks: dict[str, list[Block]] = dataclasses.field(default_factory=dict)
+
+    def child(self, states: dict[str, Tree], valid: Array | None) -> Frame:
+        """A frame for a part whose states and validity are given, with no blocks yet."""
+        return Frame(self.harvest, self.tallies, dict(states), valid, self.only)
+
+    def takes(self, key: str) -> bool:
+        """Whether records of this key are taken here."""
+        return self.only is None or key in self.only
+
+    def taken(self, census: Census) -> Census:
+        """The part of a census that is taken here."""
+        return {key: tally for key, tally in census.items() if self.takes(key)}
+
+    def record(self, key: str, block: Block) -> None:
+        """Take in some records of a key."""
+        if key not in self.states:
+            self.blocks.setdefault(key, []).append(block)
+            return
+        if self.valid is not None:
+            real = self.valid if block.valid is None else self.valid & block.valid
+            block = block._replace(valid=jax.numpy.broadcast_to(real, (block.rows(),)))
+        self.states[key] = self.harvest.stores[key].append(self.states[key], block)
+
+    def record_all(self, blocks: dict[str, Block]) -> None:
+        """Take in what a part of the program returned."""
+        for key, block in blocks.items():
+            self.record(key, block)
+
+    def collected(self) -> dict[str, Block]:
+        """The blocks so far, one for each key."""
+        return joined(self.blocks, self.tallies)
+
+    def threaded(self, census: Census) -> dict[str, Tree]:
+        """The states of those keys that a part of the program logs."""
+        return {key: self.states[key] for key in census if key in self.states}
+
+
+def census_of(parameter: str) -> Callable[[Equation, Harvest], Census]:
+    """The census of a primitive that runs the jaxpr in one of its parameters once."""
+    return lambda equation, harvest: harvest.census(equation.params[parameter])
+
+
+def walk(frame: Frame, jaxpr: Jaxpr, args: Sequence[Array]) -> list[Array]:
+    """Run the jaxpr on `args`, its logs going to the frame."""
+    inner, consts = _compat.parts(jaxpr)
+    env: dict[Any, Array] = dict(zip(inner.constvars, consts, strict=True))
+    env.update(zip(inner.invars, args, strict=True))
+
+    def read(atom: Any) -> Array:
+        return atom.val if isinstance(atom, jex.Literal) else env[atom]
+
+    for equations, later in _stretches(inner, frame.harvest):
+        equation = equations[0]
+        if not frame.harvest.concerns(equation):
+            _run_stretch(equations, later, env)
+            continue
+        values = [read(atom) for atom in equation.invars]
+        if equation.primitive is log_p:
+            frame.harvest.on_log(equation, values, frame)
+        else:
+            with _compat.equation_context(equation):
+                results = rule_for(equation).run(equation, values, frame)
+            env.update(zip(equation.outvars, results, strict=True))
+    return [read(atom) for atom in inner.outvars]
+
+
+def rule_for(equation: Equation) -> Rule:
+    """The rule of the equation's primitive; one that holds logs and has none is an error."""
+    name = equation.primitive.name
+    if name not in RULES:
+        raise NotImplementedError(
+            f"A `log` inside the primitive `{name}` cannot be harvested: logax has no rule for it. "
+            "Log outside of it, or wrap the function that is called there in `logax.nolog`."
+        )
+    return RULES[name]
+
+
+def evaluated(equation: Equation, args: Sequence[Array]) -> list[Array]:
+    """Run one equation as it is, custom rules included, on other values for its operands."""
+    jaxpr, variables = _compat.single_equation(equation)
+    values = {id(v): x for v, x in zip(equation.invars, args, strict=True)}
+    return jax.core.eval_jaxpr(jaxpr, (), *[values[id(v)] for v in variables])
+
+
+def traced_part(
+    frame: Frame,
+    jaxpr: Jaxpr,
+    args: Sequence[Array],
+    states: dict[str, Tree],
+    unified: Callable[[dict[str, Block]], dict[str, Block]] = dict,
+) -> tuple[Jaxpr, Tree]:
+    """The walked part as a jaxpr of its own.
+
+    It takes the arguments, then the leaves of states and validity; it returns the results of the
+    part, then the leaves of (states, blocks), whose tree comes second. `unified` may give the
+    blocks another form.
+    """
+
+    def part(args: Sequence[Array], states: dict[str, Tree], valid: Array | None) -> Tree:
+        child = frame.child(states, valid)
+        return walk(child, jaxpr, args), (child.states, unified(child.collected()))
+
+    closed, tree = _compat.trace(part, list(args), states, frame.valid)
+    return closed, tree.children()[1]
+
+
+def take(
+    equation: Equation, results: Sequence[Array], parts: Sequence[Jaxpr], tree: Tree, frame: Frame
+) -> Sequence[Array]:
+    """The equation's own results; the states and blocks that `traced_part` added go to the frame.
+
+    What is one variable in each of the parts becomes one object again, so that keys go on sharing
+    their step columns.
+    """
+    number = len(equation.outvars)
+    added = zip(*(_compat.parts(part)[0].outvars[number:] for part in parts), strict=True)
+    first: dict[tuple[int, ...], Array] = {}
+    leaves = [
+        first.setdefault(tuple(map(id, column)), leaf)
+        for column, leaf in zip(added, results[number:], strict=True)
+    ]
+    states, blocks = jax.tree.unflatten(tree, leaves)
+    frame.states.update(states)
+    frame.record_all(blocks)
+    return results[:number]
+
+
+def walk_unharvested(jaxpr: Jaxpr, args: Sequence[Array]) -> list[Array]:
+    """Run a part whose logs are not of this harvest: the one outside sees them, if there is one."""
+    if is_listening():
+        inner, consts = _compat.parts(jaxpr)
+        return jax.core.eval_jaxpr(inner, consts, *args)
+    return walk(Frame(Silent(), {}, {}), jaxpr, args)
+
+
+def _stretches(jaxpr: Jaxpr, harvest: Harvest) -> list[tuple[list[Equation], list[Any]]]:
+    """The equations in stretches: one that concerns the harvest alone, all others together.
+
+    Beside each stretch stand the variables it defines that are read after it.
+    """
+
+    def cut() -> list[tuple[list[Equation], list[Any]]]:
+        groups: list[list[Equation]] = []
+        for equation in jaxpr.eqns:
+            alone = harvest.concerns(equation)
+            if alone or not groups or harvest.concerns(groups[-1][0]):
+                groups.append([])
+            groups[-1].append(equation)
+        result = []
+        needed = _variables(jaxpr.outvars)
+        for group in reversed(groups):
+            defined = [v for equation in group for v in equation.outvars if v in needed]
+            result.append((group, defined))
+            needed |= _variables(v for equation in group for v in equation.invars)
+        return result[::-1]
+
+    return harvest.remembered("stretches", jaxpr, cut)  # type: ignore[no-any-return]
+
+
+def _run_stretch(equations: list[Equation], later: list[Any], env: dict[Any, Array]) -> None:
+    defined = {v for equation in equations for v in equation.outvars}
+    used = _variables(v for equation in equations for v in equation.invars)
+    invars = [v for v in used if v not in defined]
+    jaxpr = _compat.sub_jaxpr(equations, invars, later)
+    results = jax.core.eval_jaxpr(jaxpr, (), *[env[v] for v in invars])
+    env.update(zip(later, results, strict=True))
+
+
+def _variables(atoms: Iterable[Any]) -> dict[Any, None]:
+    """The variables among some atoms, each once, in order."""
+    return dict.fromkeys(atom for atom in atoms if not isinstance(atom, jex.Literal))

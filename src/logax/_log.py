@@ -1,0 +1,289 @@
+"""`log`, the one primitive, and the context that says whether anybody listens.
+
+With no harvest active, `log` returns at once: nothing is bound, and the program is that of the same
+function without the call. A harvest (`spool`, ...) traces the user's function with the context on.
+The context is part of JAX's own trace cache key, so a function that was jitted and called before
+shows its logs to a later harvest, and is free again afterwards. It holds one constant, never the
+harvest's options, since every distinct value would make JAX trace and compile anew.
+
+Under a harvest one call binds one `log_p`: all leaves, then all steps, are its operands, and a
+`LogSpec` says what they are. It returns nothing, and carries the effect of `jax.debug.callback` so
+that differentiation, checkpointing and dead-code elimination keep it.
+
+| under | a log |
+| --- | --- |
+| `vmap` inside the harvest | gains the lane axis in front of each operand that varies with it |
+| `jvp`, `grad` | is of the primal values |
+| transposition, if it was of a tangent | has no value: it is left out, and said |
+| compilation, if no harvest saw it | is nothing |
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend import core as jex
+from jax.interpreters import ad, batching, mlir
+
+from logax import _schedule
+from logax._compat import Array, Tree
+from logax._logdict import leaf_name
+from logax._show import shown
+
+Data = Mapping[str, Tree] | Callable[[], Mapping[str, Tree]]
+
+
+def log(
+    data: Data,
+    /,
+    *,
+    every: int | _schedule.Schedule | None = None,
+    tags: str | tuple[str, ...] = (),
+    explicit: bool = False,
+    prefix: str = "",
+    **steps: Any,
+) -> None:
+    """Say something from inside a program, wherever it runs.
+
+    What becomes of it is decided where the function is called: nothing, for free, or whatever a
+    harvest such as `logax.spool` does with it.
+
+    Args:
+      data: A mapping from non-empty strings to pytrees of arrays, numbers or typed PRNG keys, or a
+        function without arguments that returns one. The function is called only when something
+        harvests, and with `every` it runs inside the program only when due.
+      every: Log only when the step called `step` is due: a number n (every n-th step, starting
+        with 0), or a schedule.
+      tags: One or more words by which a harvest can choose this log.
+      explicit: Appear only in a harvest that chooses by name or tag.
+      prefix: Put literally in front of every key.
+      **steps: Named counters, each a scalar: `step=i, episode=e`.
+
+    Raises:
+      TypeError: A value is no array, a key no non-empty string, a step no scalar.
+      ValueError: `every` without a step called `step`.
+
+    Nothing is checked when nothing harvests: then the call costs a fraction of a microsecond while
+    tracing and nothing in the compiled program.
+    """
+    if not _listening.value:
+        return
+    site = _caller()
+    options = _Options((tags,) if isinstance(tags, str) else tuple(tags), explicit, prefix, site)
+    counters = {name: _step(name, value, site) for name, value in steps.items()}
+    if every is None:
+        _bind(data, counters, options)
+        return
+    if "step" not in steps:
+        raise ValueError(
+            f"`log(..., every={every!r})` at {site} goes by the step called `step`, and got "
+            f"{_listed(steps)}. Write `log(..., every={every!r}, step=i)`."
+        )
+    schedule = _schedule.as_schedule(every)
+    if isinstance(steps["step"], jax.core.Tracer):
+        due = schedule.due(counters["step"])
+        jax.lax.cond(due, lambda: _bind(data, counters, options), lambda: None)
+        return
+    with jax.ensure_compile_time_eval():
+        due = bool(schedule.due(np.asarray(steps["step"])))
+    if due:
+        _bind(data, counters, options)
+
+
+@dataclasses.dataclass(frozen=True)
+class Leaf:
+    """One array of a value: its name (`grad/layers/0/weight`), place and kind."""
+
+    name: str
+    position: int
+    key_impl: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """One key of a log: its structure and those of its leaves that are logged."""
+
+    key: str
+    structure: Any
+    leaves: tuple[Leaf, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class LogSpec:
+    """What the operands of one `log_p` mean: the leaves of each entry in turn, then the steps."""
+
+    entries: tuple[Entry, ...]
+    steps: tuple[str, ...]
+    tags: tuple[str, ...]
+    explicit: bool
+    site: str
+
+    def __str__(self) -> str:
+        return f"{', '.join(entry.key for entry in self.entries)} at {self.site}"
+
+
+@contextlib.contextmanager
+def listening(ledger: set[tuple[str, str]] | None = None) -> Iterator[None]:
+    """Trace with every `log` bound; `ledger` takes the key and the site of each one."""
+    before = getattr(_ledgers, "current", None)
+    _ledgers.current = ledger
+    try:
+        with _listening(True):
+            yield
+    finally:
+        _ledgers.current = before
+
+
+def silence() -> contextlib.AbstractContextManager[None]:
+    """Trace with every `log` doing nothing."""
+    return _listening(False)  # type: ignore[no-any-return]
+
+
+def is_listening() -> bool:
+    """Whether a `log` called here would be bound."""
+    return bool(_listening.value)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Options:
+    tags: tuple[str, ...]
+    explicit: bool
+    prefix: str
+    site: str
+
+
+def _bind(data: Data, steps: dict[str, Array], options: _Options) -> None:
+    site = options.site
+    if callable(data):
+        data = data()
+    if not isinstance(data, Mapping):
+        raise TypeError(
+            f"`log` at {site} takes a mapping from names to values, or a function that returns "
+            f'one, and got {_received(data)}. Write `log({{"name": value}})`.'
+        )
+    operands: list[Array] = []
+    entries = []
+    for key, value in data.items():
+        if not isinstance(key, str) or not key:
+            raise TypeError(
+                f"`log` at {site} takes keys that are non-empty strings, and got {key!r}. "
+                f'Write `log({{"name": value}})`.'
+            )
+        entry, arrays = _entry(options.prefix + key, value, site)
+        entries.append(entry)
+        operands += arrays
+    tags = tuple(sorted(set(options.tags)))
+    spec = LogSpec(tuple(entries), tuple(steps), tags, options.explicit, site)
+    ledger = getattr(_ledgers, "current", None)
+    if ledger is not None:
+        ledger.update((entry.key, site) for entry in entries)
+    log_p.bind(*operands, *steps.values(), spec=spec)
+
+
+def _entry(key: str, value: Tree, site: str) -> tuple[Entry, list[Array]]:
+    paths, structure = jax.tree_util.tree_flatten_with_path(jax.tree.map(shown, value))
+    leaves = []
+    arrays = []
+    for position, (path, leaf) in enumerate(paths):
+        name = leaf_name(key, path)
+        array = _array(leaf, f"`log` at {site}", f"for `{name}`")
+        impl = None
+        if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
+            impl = str(jax.random.key_impl(array))
+            array = jax.random.key_data(array)
+        leaves.append(Leaf(name, position, impl))
+        arrays.append(array)
+    return Entry(key, structure, tuple(leaves)), arrays
+
+
+def _step(name: str, value: Any, site: str) -> Array:
+    what = f"`log` at {site}"
+    array = _array(value, what, f"for the step `{name}`")
+    real = jnp.issubdtype(array.dtype, jnp.integer) or jnp.issubdtype(array.dtype, jnp.floating)
+    if array.shape != () or not real:
+        raise TypeError(
+            f"{what} takes steps that are scalar numbers, and got {array.dtype.name}"
+            f"{list(array.shape)} for the step `{name}`. Log arrays as values: "
+            f'`log({{"{name}": ...}})`.'
+        )
+    return array
+
+
+def _array(leaf: Any, what: str, where: str) -> Array:
+    """The leaf as an array that JAX can carry, or an error that names it."""
+    if isinstance(leaf, jax.Array):
+        return leaf
+    numeric = isinstance(leaf, (bool, int, float, complex, np.generic, np.ndarray))
+    if numeric or hasattr(leaf, "__jax_array__"):
+        try:
+            return jnp.asarray(leaf)
+        except (TypeError, OverflowError) as error:
+            raise TypeError(f"{what} got {_received(leaf)} {where}: {error}") from error
+    raise TypeError(
+        f"{what} takes arrays, numbers and PRNG keys, or pytrees of them, and got "
+        f"{_received(leaf)} {where}. Turn it into a number, or leave it out."
+    )
+
+
+def _received(value: Any) -> str:
+    text = repr(value)
+    return f"{text if len(text) < 60 else text[:57] + '...'} of type `{type(value).__name__}`"
+
+
+def _listed(names: Any) -> str:
+    return ", ".join(f"`{name}`" for name in names) or "none"
+
+
+def _caller() -> str:
+    """File and line of the nearest frame outside this package."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("logax."):
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def _abstract(*_: Any, spec: LogSpec) -> tuple[list[Any], Any]:
+    return [], _EFFECTS
+
+
+def _batch(args: Any, dims: Any, *, spec: LogSpec) -> tuple[list[Any], list[Any]]:
+    lanes_first = [
+        x if d is None else jnp.moveaxis(x, d, 0) for x, d in zip(args, dims, strict=True)
+    ]
+    return log_p.bind(*lanes_first, spec=spec), []
+
+
+def _jvp(primals: Any, tangents: Any, *, spec: LogSpec) -> tuple[list[Any], list[Any]]:
+    return log_p.bind(*primals, spec=spec), []
+
+
+def _transpose(cotangents: Any, *args: Any, spec: LogSpec) -> list[None]:
+    warnings.warn(
+        f"The `log` of {spec} is of a tangent. Reverse-mode differentiation never computes "
+        "tangents, so it has no value there and is left out. Use `jax.jvp` to see it.",
+        stacklevel=2,
+    )
+    return [None] * len(args)
+
+
+_listening = jax.make_user_context(False)
+_ledgers = threading.local()
+_EFFECTS = jax.make_jaxpr(lambda: jax.debug.callback(lambda: None))().effects
+
+log_p = jex.Primitive("log")
+log_p.multiple_results = True
+log_p.def_effectful_abstract_eval(_abstract)
+log_p.def_impl(lambda *_, spec: [])
+batching.primitive_batchers[log_p] = _batch
+ad.primitive_jvps[log_p] = _jvp
+ad.primitive_transposes[log_p] = _transpose
+mlir.register_lowering(log_p, lambda context, *args, spec: [])

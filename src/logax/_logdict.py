@@ -1,0 +1,338 @@
+"""`logdict`: many records, by column.
+
+A `logdict` is a `dict` from keys to pytrees of arrays. In each array one axis, the record axis,
+counts records in order of execution. It is axis 0, until `vmap` of a function that returns a
+logdict puts its lanes before it; then all methods follow, since a logdict knows the rank of one
+record. Beside the values it holds
+
+- `steps`: by step name and then by key, the step of each record. A record that lacks a step which
+  its key has elsewhere holds what `missing_step` says; printing and exports leave it blank.
+- `count`: by key, how many records there were. Where the number depends on data the columns have a
+  fixed length, and the first `min(count, length)` rows are real. Where a ring kept only the last
+  records, all rows are real and the count says how many there have been.
+- `site`: by key, the file and line of the calls that log it.
+
+A logdict is also a pytree, so that compiled functions return it, `jax.tree.map` maps it and
+`jax.device_get` fetches it. Its leaves are those of the values, then the step columns, then the
+counts that do not follow from shapes. A step column or count that several keys share, as the keys
+of one `log` call share their steps, is one leaf, and stays shared. The order of keys is part of the
+structure, the sites are not.
+
+`compact`, `first_nonfinite`, `to_pandas`, `to_xarray` and `==` need to see numbers; all the rest
+works inside `jit` too. Printing shows shapes where there are no numbers to see.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterable, Mapping
+from fnmatch import fnmatchcase
+from typing import Any
+
+import jax
+
+from logax._columns import display, export
+from logax._columns.fold import check_reducer, reduced
+from logax._columns.given import records_of
+from logax._columns.join import joined
+from logax._columns.layout import Layout
+from logax._columns.nonfinite import NonFinite, first_nonfinite
+from logax._columns.records import Records, Share
+from logax._columns.rows import leaf_name, missing_step
+from logax._columns.table import Table, put_together, taken_apart
+from logax._columns.views import Method, PerKey, Slicer, listed, stepdict
+from logax._compat import Array, Tree
+
+__all__ = ["leaf_name", "logdict", "matches", "missing_step", "stepdict"]
+
+
+class logdict(Table):
+    """Many records, by column: a `dict` and a pytree. The module's page says what it holds.
+
+    Args:
+      data: A mapping from keys to pytrees of arrays, each with a record axis. Of another logdict
+        the steps, counts, sites and ranks come along where they are not given.
+      steps: By step name and key, the step of each record. A key may lack a step.
+      count: By key, how many records there were, for those of which not all rows are real.
+      site: By key, strings such as "train.py:12".
+      rank: By key, the rank of one record of its first leaf; only where lanes come before the
+        record axis, which is axis 0 otherwise.
+
+    Raises:
+      TypeError: a value is no pytree of arrays.
+      ValueError: arrays of one key do not agree about lanes and records.
+    """
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        data: Mapping[str, Tree] | Iterable[tuple[str, Tree]] = (),
+        /,
+        *,
+        steps: Mapping[str, Mapping[str, Array]] | None = None,
+        count: Mapping[str, Array] | None = None,
+        site: Mapping[str, tuple[str, ...]] | None = None,
+        rank: Mapping[str, int] | None = None,
+    ) -> None:
+        if isinstance(data, logdict):
+            steps = data.steps if steps is None else steps
+            count = data._counts() if count is None else count
+            site = data._layout.site if site is None else site
+            rank = data._layout.rank if rank is None else rank
+        values, steps = dict(data), steps or {}
+        given = (*steps.values(), count or {}, site or {}, rank or {})
+        unknown = {key for mapping in given for key in mapping} - values.keys()
+        if unknown:
+            raise ValueError(
+                f"`logdict` got steps, counts, sites or ranks of {listed(unknown)}, and has "
+                f"{listed(values)}."
+            )
+        records = {}
+        for key, value in values.items():
+            records[key] = records_of(
+                key,
+                value,
+                steps={name: columns[key] for name, columns in steps.items() if key in columns},
+                count=(count or {}).get(key),
+                site=(site or {}).get(key),
+                rank=(rank or {}).get(key),
+            )
+        self._adopt(records, steps)
+
+    # What it holds.
+
+    @property
+    def steps(self) -> stepdict:
+        """By step name and then by key, the step of each record: `logs.steps["update"]["loss"]`."""
+        return stepdict({name: self._step(name) for name in self._layout.steps})
+
+    def _step(self, name: str) -> stepdict:
+        return stepdict({key: self._side[at] for key, at in self._layout.steps[name].items()})
+
+    def __getattr__(self, name: str) -> stepdict:
+        if name in ("_layout", "_side"):
+            raise AttributeError(name)
+        if name in self._layout.steps:
+            return self._step(name)
+        raise AttributeError(
+            f"A `logdict` has no attribute {name!r}, and no step of that name; its steps are "
+            f"{listed(self._layout.steps)}."
+        )
+
+    @property
+    def count(self) -> PerKey:
+        """By key, how many records there were: an integer, or one for each lane."""
+        return PerKey(self, "count", lambda key: self._of(key).counted())
+
+    @property
+    def site(self) -> PerKey:
+        """By key, the file and line of each call that logs it."""
+        return PerKey(self, "site", lambda key: self._layout.site[key])
+
+    @property
+    def last(self) -> PerKey:
+        """By key, the last real record, without the record axis.
+
+        A lane that has no record gives NaN, and for integers what stands for no step. `IndexError`
+        where it can be seen that there is no record at all.
+        """
+
+        def last(key: str) -> Tree:
+            try:
+                return self._of(key).last()
+            except IndexError as error:
+                raise IndexError(f"`logs.last[{key!r}]`: {error}") from None
+
+        return PerKey(self, "last", last)
+
+    @property
+    def slice(self) -> Slicer:
+        """Some records of every key: `logs.slice[10:20]`, `logs.slice[-5:]`, `logs.slice[::10]`.
+
+        Indices count the real rows of a key, and of each lane.
+        """
+        return Slicer(self)
+
+    def leaves(self) -> dict[str, Array]:
+        """Every array by its flat name: the key, or key/path/to/leaf."""
+        leaves: dict[str, Array] = {}
+        for key, value in self.items():
+            for path, leaf in jax.tree_util.tree_leaves_with_path(value):
+                name = leaf_name(key, path)
+                if name in leaves:
+                    raise ValueError(
+                        f"Two leaves of this `logdict` are called {name!r}: rename a key."
+                    )
+                leaves[name] = leaf
+        return leaves
+
+    # New logdicts from old.
+
+    def __add__(self, later: logdict) -> logdict:
+        """These records, then those, key by key. A key that only one has stays as it is.
+
+        Raises:
+          ValueError: the records of a key do not fit together.
+        """
+        if not isinstance(later, logdict):
+            return NotImplemented
+        share: Share = {}
+        records = self._records()
+        for key, column in later._records().items():
+            try:
+                records[key] = joined(records[key], column, share) if key in records else column
+            except ValueError as error:
+                raise ValueError(f"`logdict + logdict` cannot join {key!r}: {error}") from error
+        return self._like(records, later._layout.steps)
+
+    def __or__(self, other: Mapping[str, Tree]) -> logdict:  # type: ignore[override]
+        """The keys of both; of a key in both, everything is that of the right one."""
+        if not isinstance(other, Mapping):
+            return NotImplemented
+        logs = self.copy()
+        logs.update(other)
+        return logs
+
+    def __ror__(self, other: Mapping[str, Tree]) -> logdict:  # type: ignore[override]
+        return logdict(other) | self if isinstance(other, Mapping) else NotImplemented
+
+    def __ior__(self, other: Any) -> logdict:  # type: ignore[override,misc]
+        self.update(other)
+        return self
+
+    def reduce(self, how: Any) -> logdict:
+        """Many records to one, over the record axis, never over the elements of a record.
+
+        Args:
+          how: "mean", "sum", "min", "max", "std", "first", "last" or "count", a reducer, a function
+            from a key's value, records along axis 0, to one record, or a mapping from keys to
+            these; keys that it does not name are left as they are.
+
+        Returns:
+          A logdict with the record that is left, its steps those of the last one that went in (of
+          the first for "first"). A key without records still has none.
+        """
+        hows = how if isinstance(how, Mapping) else dict.fromkeys(self, how)
+        unknown = [key for key in hows if key not in self]
+        if unknown:
+            raise ValueError(f"`logs.reduce` got {listed(unknown)}, and there is {listed(self)}.")
+        for each in hows.values():
+            check_reducer(each)
+        share: Share = {}
+        records = self._records()
+        for key, each in hows.items():
+            try:
+                records[key] = reduced(records[key], each, share)
+            except (TypeError, ValueError) as error:
+                error.add_note(f"This was in `logs.reduce`, for the key {key!r}.")
+                raise
+        return self._like(records)
+
+    def filter(self, argnames: str | Iterable[str]) -> logdict:
+        """What is called by one of these names or glob patterns.
+
+        A pattern that matches a key takes all of it; one that matches the name of a leaf, such as
+        `grad/*/weight`, that leaf. Leaves that are not taken become None.
+        """
+        patterns = (argnames,) if isinstance(argnames, str) else tuple(argnames)
+        records = {}
+        for key, column in self._records().items():
+            if not matches(key, patterns):
+                column = column.only(key, lambda name: matches(name, patterns))
+                if not jax.tree.leaves(column.value):
+                    continue
+            records[key] = column
+        return self._like(records)
+
+    def prefix(self, prefix: str) -> logdict:
+        """The same with `prefix` before every key, as it is: `logs.prefix("train/")`."""
+        return self._like({prefix + key: column for key, column in self._records().items()})
+
+    def compact(self) -> logdict:
+        """Without padding. Waits for the counts, and cannot be used inside a compiled function.
+
+        Where lanes have different numbers of records the longest one says how many rows stay, and
+        the counts stay with them.
+        """
+        share: Share = {}
+        self._require("logs.compact()", Records.counts_shown)
+        return self._like({key: x.compacted(share) for key, x in self._records().items()})
+
+    # Out of JAX.
+
+    def first_nonfinite(self) -> NonFinite | None:
+        """The first record that holds a NaN or an infinity, or None. Waits for the values.
+
+        It is the one with the least index among the records of its key.
+        """
+        self._require("logs.first_nonfinite()")
+        return first_nonfinite(self._records())
+
+    def to_pandas(self, key: str | None = None) -> Any:
+        """A `pandas.DataFrame` with one row for each record and lane, of one key or of all.
+
+        Columns: the lanes (`lane`, or `lane_0`, `lane_1`, ...), `record`, the steps, then the
+        leaves by name. Where a record is no scalar the cells hold NumPy arrays. A lane, record or
+        step column with the name of a leaf gets an underscore.
+
+        Keys with the same steps, and keys without steps, stand side by side, record by record.
+        Other keys share a row only where all their steps are equal; what a key does not have there
+        is missing. Then rows are sorted by lane and steps, and there is no `record`, since it
+        differs between keys.
+
+        Raises:
+          ImportError: pandas is not installed.
+        """
+        self._require("logs.to_pandas()")
+        keys = self.keys() if key is None else [key]
+        return export.to_pandas({key: self._of(key) for key in keys})
+
+    def to_xarray(self) -> Any:
+        """An `xarray.Dataset` with a variable for each leaf, over lanes, `record` and its own axes.
+
+        Steps are coordinates. Padding of short lanes and missing steps are NaN, which makes floats
+        of integers. Where keys differ in their steps or in how many records they have, each group
+        of keys that agree has a record axis and steps of its own, called after its first key:
+        `record_loss`, `step_loss`.
+
+        Raises:
+          ImportError: xarray is not installed.
+        """
+        self._require("logs.to_xarray()")
+        return export.to_xarray(self._records())
+
+    def __repr__(self) -> str:
+        return display.text(self._records())
+
+
+def matches(name: str, patterns: Iterable[str]) -> bool:
+    """Whether a key or the name of a leaf is one of these names or matches one of these globs."""
+    return any(name == pattern or fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _flatten_with_keys(logs: logdict) -> tuple[list[tuple[Any, Any]], Layout]:
+    arrays, layout = taken_apart(logs)
+    return list(zip(layout.paths, arrays, strict=True)), layout
+
+
+def _unflatten(layout: Layout, arrays: Any) -> logdict:
+    return put_together(logdict, layout, arrays)
+
+
+def _flatten_steps(steps: stepdict) -> tuple[list[tuple[Any, Any]], tuple[str, ...]]:
+    return [(jax.tree_util.DictKey(name), x) for name, x in steps.items()], tuple(steps)
+
+
+def _unflatten_steps(names: tuple[str, ...], children: Any) -> stepdict:
+    return stepdict(zip(names, children, strict=True))
+
+
+for _name, _function in {**vars(dict), **vars(Table), **vars(logdict)}.items():
+    if not _name.startswith("_") and isinstance(
+        _function, (types.FunctionType, types.MethodDescriptorType)
+    ):
+        setattr(logdict, _name, Method(_function, _name))
+
+jax.tree_util.register_pytree_with_keys(logdict, _flatten_with_keys, _unflatten, taken_apart)
+jax.tree_util.register_pytree_with_keys(stepdict, _flatten_steps, _unflatten_steps)

@@ -1,0 +1,100 @@
+"""`Histogram` and `Image`: values that say how they want to be shown.
+
+Both are plain holders, so that making one costs nothing in a program that nobody harvests. A
+harvested `log` turns a `Histogram` into its bins on the device (`HistogramBins`), so that only
+those travel; an `Image` travels as its pixels (`ImagePixels`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from logax._compat import Array
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Histogram:
+    """Log the distribution of an array instead of its elements.
+
+    Args:
+      x: An array of numbers of any shape. Elements that are not finite are counted apart.
+      bins: How many bins of equal width between the least and the greatest finite element.
+
+    In the logs the value is a `HistogramBins` with `counts` and `edges`.
+    """
+
+    x: Any
+    bins: int = 64
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.bins, int) or self.bins < 1:
+            raise ValueError(f"`Histogram` takes `bins` of 1 or more, and got {self.bins!r}.")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Image:
+    """Log an array as a picture.
+
+    Args:
+      x: Pixels, of shape (height, width) or (height, width, channels) with 1, 3 or 4 channels:
+        integers from 0 to 255, or floats from 0 to 1.
+
+    In the logs the value is an `ImagePixels` with `pixels`.
+    """
+
+    x: Any
+
+    def __post_init__(self) -> None:
+        shape = jnp.shape(self.x)
+        if len(shape) not in (2, 3) or (len(shape) == 3 and shape[2] not in (1, 3, 4)):
+            raise ValueError(
+                "`Image` takes pixels of shape (height, width) or (height, width, channels) with "
+                f"1, 3 or 4 channels, and got shape {shape}."
+            )
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, eq=False)
+class HistogramBins:
+    """A histogram as logged: `counts` of each bin, its `edges`, and how many were `nonfinite`."""
+
+    counts: Array
+    edges: Array
+    nonfinite: Array
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, eq=False)
+class ImagePixels:
+    """An image as logged."""
+
+    pixels: Array
+
+
+def shown(leaf: Any) -> Any:
+    """What travels for a leaf: the bins of a histogram, the pixels of an image, else itself."""
+    if isinstance(leaf, Histogram):
+        return _bins(jnp.asarray(leaf.x), leaf.bins)
+    if isinstance(leaf, Image):
+        return ImagePixels(jnp.asarray(leaf.x))
+    return leaf
+
+
+def _bins(x: Array, bins: int) -> HistogramBins:
+    x = jnp.ravel(x)
+    x = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    finite = jnp.isfinite(x)
+    low = jnp.min(x, initial=jnp.inf, where=finite)
+    high = jnp.max(x, initial=-jnp.inf, where=finite)
+    some = low <= high
+    low, high = jnp.where(some, low, 0.0), jnp.where(some, high, 1.0)
+    high = jnp.where(high > low, high, low + 1.0)
+    share = (jnp.where(finite, x, low) - low) / (high - low)
+    index = jnp.clip((share * bins).astype(jnp.int32), 0, bins - 1)
+    counts = jnp.zeros(bins, jnp.int32).at[index].add(finite.astype(jnp.int32))
+    edges = low + (high - low) * jnp.arange(bins + 1, dtype=x.dtype) / bins
+    return HistogramBins(counts, edges, jnp.sum(~finite, dtype=jnp.int32))

@@ -1,0 +1,203 @@
+"""What is demanded of `spool`, as functions of a program and of states to start it from.
+
+Each check compares with the oracle. Where it takes several states they are the lanes of a vmapped
+harvest, and a single one is not vmapped. `test_oracle` and `test_oracle_slow` run them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+import logax
+from oracle import (
+    Program,
+    Recording,
+    against,
+    assert_logs_match,
+    assert_same_bits,
+    expected,
+    lane,
+    oracle,
+)
+from program_strategies import MOST_RECORDS
+from programs import State
+
+REDUCTIONS: dict[str, Callable[[Any], Any]] = {
+    "mean": lambda values: values.mean(0),
+    "sum": lambda values: values.sum(0),
+    "min": lambda values: values.min(0),
+    "max": lambda values: values.max(0),
+    "std": lambda values: values.std(0),
+    "first": lambda values: values[0],
+    "last": lambda values: values[-1],
+}
+
+
+def capacity_of(program: Program) -> int | None:
+    """A capacity that keeps everything, for the programs that need one."""
+    return MOST_RECORDS if getattr(program, "unbounded", True) else None
+
+
+def assert_same_trees(actual: Any, wanted: Any) -> None:
+    jax.tree.map(assert_same_bits, actual, wanted)
+
+
+def assert_not_padded(logs: Any) -> None:
+    for key in logs:
+        lengths = {len(leaf) for leaf in jax.tree.leaves(logs[key])}
+        assert lengths == {int(logs.count[key])}, f"{key!r} is padded, and its count is fixed"
+
+
+def stacked(lanes: Sequence[State]) -> State:
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *lanes)
+
+
+def check_records(program: Program, *states: State) -> None:
+    """`spool` gives the records of the oracle, and the output of the plain program bit for bit."""
+    function = against(program, logax.log)
+    plain, harvested = jax.jit(function), logax.spool(function, capacity=capacity_of(program))
+    for state in states:
+        wanted, recording = oracle(program, state)
+        assert_same_trees(plain(state), wanted)
+        out, logs = harvested(state)
+        assert_same_trees(out, wanted)
+        assert_logs_match(logs, recording.chosen())
+        if not getattr(program, "ragged", True):
+            assert_not_padded(logs)
+
+
+def check_lanes(program: Program, lanes: Sequence[State]) -> None:
+    """`vmap(spool(f))` gives each lane its own output and records."""
+    function = against(program, logax.log)
+    out, logs = jax.vmap(logax.spool(function, capacity=capacity_of(program)))(stacked(lanes))
+    for index, state in enumerate(lanes):
+        wanted, recording = oracle(program, state)
+        assert_same_trees(lane(out, index), wanted)
+        assert_logs_match(lane(logs, index), recording.chosen())
+
+
+def check_jitted(program: Program, state: State) -> None:
+    """`jit(spool(f))` and `spool(jit(f))` are `spool(f)`."""
+    function, capacity = against(program, logax.log), capacity_of(program)
+    wanted, recording = oracle(program, state)
+    for harvested in (
+        jax.jit(logax.spool(function, capacity=capacity)),
+        logax.spool(jax.jit(function), capacity=capacity),
+    ):
+        out, logs = harvested(state)
+        assert_same_trees(out, wanted)
+        assert_logs_match(logs, recording.chosen())
+
+
+def check_interval(program: Program, lanes: Sequence[State], interval: int) -> None:
+    """`interval` keeps records 0, k, 2k, ... of each key, in every lane."""
+    harvested = logax.spool(
+        against(program, logax.log), capacity=capacity_of(program), interval=interval
+    )
+    for recording, logs in _each(program, harvested, lanes):
+        assert_logs_match(logs, recording.thinned(interval))
+
+
+def check_capacity(program: Program, lanes: Sequence[State], capacity: int) -> None:
+    """A small `capacity` keeps the last records of each key in order, while the count goes on."""
+    harvested = logax.spool(against(program, logax.log), capacity=capacity)
+    for recording, logs in _each(program, harvested, lanes):
+        assert_logs_match(logs, recording, capacity=capacity)
+
+
+def check_reduction(program: Program, lanes: Sequence[State], how: str) -> None:
+    """`reduce` gives what NumPy makes of the records, with the steps of the last or first one."""
+    harvested = logax.spool(against(program, logax.log), reduce=how)
+    for recording, logs in _each(program, harvested, lanes):
+        for key, column in expected(recording).items():
+            if key not in logs or not column.count:
+                assert column.count == (int(logs.count[key]) if key in logs else 0)
+                continue
+            compact = logs.compact()
+            _assert_reduced(how, compact[key], column.value, column.count)
+            end = slice(0, 1) if how == "first" else slice(-1, None)
+            for name, steps in column.steps.items():
+                assert_same_bits(compact.steps[name][key], steps[end], f"step {name!r} of {key!r}")
+
+
+def _assert_reduced(how: str, value: Any, records: Any, count: int) -> None:
+    for reduced, leaf in zip(jax.tree.leaves(value), jax.tree.leaves(records), strict=True):
+        if how == "count":
+            assert np.asarray(reduced).tolist() == [count]
+        elif how in ("mean", "std"):
+            np.testing.assert_allclose(
+                reduced, REDUCTIONS[how](leaf.astype(np.float64))[None], rtol=1e-5, atol=1e-5
+            )
+        else:
+            assert_same_bits(reduced, REDUCTIONS[how](leaf)[None].astype(leaf.dtype), how)
+
+
+def check_gradient(program: Program, state: State) -> None:
+    """Differentiating through `spool` gives the plain gradient, bit for bit, and all records."""
+    function = against(program, logax.log)
+    harvested = logax.spool(function)
+
+    def spooled(real: State) -> Any:
+        out, logs = harvested(state | real)
+        return _scalar(out), logs
+
+    plain = jax.grad(lambda real: _scalar(function(state | real)))
+    gradient, logs = jax.jit(jax.grad(spooled, has_aux=True))(_real(state))
+    assert_same_trees(gradient, jax.jit(plain)(_real(state)))
+    assert_logs_match(logs, oracle(program, state)[1].chosen())
+
+
+def check_inside_gradient(program: Program, state: State) -> None:
+    """`spool` around a gradient gives the gradient, bit for bit, and the function's records."""
+    function = against(program, logax.log)
+    gradient = jax.grad(lambda real: _scalar(function(state | real)))
+    out, logs = logax.spool(gradient)(_real(state))
+    assert_same_trees(out, jax.jit(gradient)(_real(state)))
+    assert_logs_match(logs, oracle(program, state)[1].chosen())
+
+
+def _real(state: State) -> State:
+    return {"x": state["x"], "v": state["v"]}
+
+
+def _scalar(state: State) -> Any:
+    return state["x"] + state["v"].sum()
+
+
+def check_nesting(program: Program, state: State, keep_logs: bool, pick: int) -> None:
+    """An inner harvest takes what it names; the outer sees the rest, or with `keep_logs` all."""
+    wanted, recording = oracle(program, state)
+    key = recording.known()[pick % len(recording.known())]
+    function, capacity = against(program, logax.log), capacity_of(program)
+    inner = logax.spool(
+        function, argnames=[key, f"{key}/*"], keep_logs=keep_logs, capacity=capacity
+    )
+    (out, inside), outside = logax.spool(inner, capacity=capacity)(state)
+    assert_same_trees(out, wanted)
+    assert_logs_match(inside, recording.chosen([key]))
+    seen = recording if keep_logs else recording.chosen([key], rest=True)
+    assert_logs_match(outside, seen.chosen())
+
+
+def check_tags(program: Program, state: State, tag: str) -> None:
+    """`tags` chooses the records that carry one of them, explicit ones too."""
+    _, recording = oracle(program, state)
+    chosen = recording.chosen(tags=[tag])
+    if chosen.sites:
+        _, logs = logax.spool(against(program, logax.log), tags=tag, capacity=capacity_of(program))(
+            state
+        )
+        assert_logs_match(logs, chosen)
+
+
+def _each(
+    program: Program, harvested: Any, lanes: Sequence[State]
+) -> Iterator[tuple[Recording, Any]]:
+    """The recording and the logs of each lane."""
+    logs = (jax.vmap(harvested)(stacked(lanes)) if len(lanes) > 1 else harvested(lanes[0]))[1]
+    for index, state in enumerate(lanes):
+        yield oracle(program, state)[1].chosen(), lane(logs, index) if len(lanes) > 1 else logs

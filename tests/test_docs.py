@@ -1,0 +1,160 @@
+"""The documentation is true: its programs run, its links lead somewhere, nothing is left out.
+
+Every block of Python in README.md and docs/ runs, the blocks of one page in order and in one
+namespace, in an empty working directory. Only a comment right before a block keeps it from running:
+`<!-- not run: the reason -->`.
+"""
+
+import inspect
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import logax
+
+ROOT = Path(__file__).resolve().parent.parent
+GUIDES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [*GUIDES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
+NOT_RUN = 0
+"""How many blocks are marked as not run. It grows only with a block that cannot run here."""
+
+FENCE = re.compile(r"^(?P<indent> *)(?P<fence>`{3,}|~{3,})(?P<info>.*)$")
+
+
+@dataclass(frozen=True)
+class Block:
+    """One fenced block of a page."""
+
+    line: int
+    language: str
+    code: str
+    reason: str | None
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def blocks_of(text: str) -> list[Block]:
+    blocks = []
+    lines = iter(enumerate(text.splitlines(), start=1))
+    before = ""
+    for number, line in lines:
+        if opening := FENCE.match(line):
+            indent, fence = len(opening["indent"]), opening["fence"]
+            body = []
+            for _, inner in lines:
+                if inner.strip() == fence:
+                    break
+                body.append(inner[indent:])
+            reason = re.fullmatch(r"<!-- not run: (.+) -->", before)
+            language = (opening["info"].split() or [""])[0]
+            code = "\n".join(body) + "\n"
+            blocks.append(Block(number, language, code, reason[1] if reason else None))
+        before = line.strip()
+    return blocks
+
+
+def without_blocks(text: str) -> str:
+    """Keep the prose: what stands in a fenced block or in backticks is neither heading nor link."""
+    kept, fence = [], None
+    for line in text.splitlines():
+        marker = FENCE.match(line)
+        if fence is None and marker:
+            fence = marker["fence"]
+        elif fence is not None:
+            fence = None if line.strip() == fence else fence
+        else:
+            kept.append(line)
+    return "\n".join(kept)
+
+
+def anchors_of(page: Path) -> set[str]:
+    prose = without_blocks(page.read_text())
+    headings = re.findall(r"^#{1,6} +(.+?) *#*$", prose, re.MULTILINE)
+    anchors: set[str] = set(re.findall(r"""<a (?:id|name)=["']([^"']+)["']""", prose))
+    anchors.update(re.findall(r"\{ *#([\w-]+) *\}", prose))
+    anchors.update(re.findall(r"^::: ([\w.]+)", prose, re.MULTILINE))
+    for heading in headings:
+        words = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading)
+        slug = re.sub(r"[^\w\- ]", "", words.lower()).strip().replace(" ", "-")
+        anchors.add(slug)
+        # MkDocs folds what is left of removed signs; GitHub does not.
+        anchors.add(re.sub(r"-+", "-", slug))
+    return anchors
+
+
+def links_of(page: Path) -> list[str]:
+    prose = re.sub(r"`[^`\n]*`", "", without_blocks(page.read_text()))
+    links = re.findall(r"\]\(<?([^)\s>]+)>?(?: \"[^\"]*\")?\)", prose)
+    links += re.findall(r"^\[[^\]]+\]: (\S+)", prose, re.MULTILINE)
+    links += re.findall(r"""(?:src|href)=["']([^"']+)["']""", prose)
+    return [link for link in links if not re.match(r"[a-z]+:", link)]
+
+
+@pytest.mark.parametrize("page", GUIDES, ids=name_of)
+def test_every_program_of_a_page_runs(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    module = ModuleType("page_" + page.stem.replace("-", "_"))
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    for block in blocks_of(page.read_text()):
+        if block.language in {"python", "py"} and block.reason is None:
+            # The line numbers of an error, and of a log's site, are those of the page.
+            program = "\n" * block.line + block.code
+            exec(compile(program, str(page), "exec"), module.__dict__)
+
+
+def test_every_block_says_its_language() -> None:
+    silent = [
+        f"{name_of(page)}:{block.line}"
+        for page in PAGES
+        for block in blocks_of(page.read_text())
+        if not block.language
+    ]
+    assert silent == []
+
+
+def test_the_blocks_that_do_not_run_are_counted() -> None:
+    marked = [
+        f"{name_of(page)}:{block.line}: {block.reason}"
+        for page in GUIDES
+        for block in blocks_of(page.read_text())
+        if block.reason is not None
+    ]
+    assert len(marked) == NOT_RUN, marked
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_link_to_our_own_pages_leads_somewhere(page: Path) -> None:
+    broken = []
+    for link in links_of(page):
+        target, _, anchor = link.partition("#")
+        path = (page.parent / target).resolve() if target else page
+        if not path.exists() or (anchor and anchor not in anchors_of(path)):
+            broken.append(link)
+    assert broken == []
+
+
+@pytest.mark.parametrize("name", logax.__all__)
+def test_every_public_name_is_documented(name: str) -> None:
+    value = getattr(logax, name)
+    if inspect.isroutine(value) or inspect.isclass(value):
+        assert inspect.getdoc(value), f"`logax.{name}` has no docstring"
+        assert value.__doc__, f"`logax.{name}` only inherits a docstring"
+    reference = (ROOT / "docs" / "reference.md").read_text()
+    assert re.search(rf"^::: logax\.{re.escape(name)}$", reference, re.MULTILINE), (
+        f"docs/reference.md has no `::: logax.{name}`"
+    )
+
+
+@pytest.mark.parametrize("name", logax.__all__)
+def test_every_public_name_is_explained_in_a_guide(name: str) -> None:
+    guides = [page for page in GUIDES if page.name not in {"reference.md", "changelog.md"}]
+    mention = re.compile(rf"\b{re.escape(name)}\b")
+    assert any(mention.search(page.read_text()) for page in guides)

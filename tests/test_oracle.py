@@ -1,0 +1,131 @@
+"""`spool` against the oracle: every record, value, step and order, of fixed and random programs.
+
+The fixed programs come first, one hard case each under a name that says which.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hard_programs import HARD
+from oracle import Program
+from oracle_checks import (
+    REDUCTIONS,
+    check_capacity,
+    check_gradient,
+    check_inside_gradient,
+    check_interval,
+    check_jitted,
+    check_lanes,
+    check_nesting,
+    check_records,
+    check_reduction,
+    check_tags,
+)
+from program_strategies import programs, states
+from programs import REAL, State
+
+STATES: list[State] = [
+    {"x": np.float32(x), "n": np.int32(n), "v": np.asarray(v, np.float32)}
+    for x, n, v in [(0, 0, [0, 1, 2]), (3, 2, [9, 4, 4]), (8, 5, [1, 15, 7]), (6, 3, [2, 2, 0])]
+]
+each_hard_program = pytest.mark.parametrize("program", HARD, ids=lambda program: program.__name__)
+
+
+@each_hard_program
+def test_a_hard_program_logs_what_the_oracle_recorded(program: Program) -> None:
+    check_records(program, *STATES)
+
+
+@each_hard_program
+def test_each_lane_of_a_hard_program_logs_what_the_oracle_recorded(program: Program) -> None:
+    check_lanes(program, STATES)
+
+
+@each_hard_program
+def test_a_small_capacity_keeps_the_last_records_of_a_hard_program_in_order(
+    program: Program,
+) -> None:
+    check_capacity(program, STATES, 3)
+
+
+@each_hard_program
+def test_an_interval_keeps_every_second_record_of_a_hard_program(program: Program) -> None:
+    check_interval(program, STATES, 2)
+
+
+@settings(max_examples=150)
+@given(programs(), states())
+def test_a_random_program_logs_what_the_oracle_recorded(program: Program, state: State) -> None:
+    check_records(program, state)
+
+
+@settings(max_examples=30)
+@given(programs(), st.lists(states(), min_size=3, max_size=4))
+def test_each_lane_of_a_random_program_logs_what_the_oracle_recorded(
+    program: Program, lanes: list[State]
+) -> None:
+    check_lanes(program, lanes)
+
+
+@settings(max_examples=10)
+@given(programs(), states())
+def test_spool_and_jit_commute_on_random_programs(program: Program, state: State) -> None:
+    check_jitted(program, state)
+
+
+@settings(max_examples=10)
+@given(programs(), st.lists(states(), min_size=1, max_size=2), st.integers(2, 3))
+def test_an_interval_thins_random_programs(
+    program: Program, lanes: list[State], interval: int
+) -> None:
+    check_interval(program, lanes, interval)
+
+
+@settings(max_examples=10)
+@given(programs(), st.lists(states(), min_size=1, max_size=2), st.integers(1, 4))
+def test_a_small_capacity_keeps_the_last_records_of_random_programs(
+    program: Program, lanes: list[State], capacity: int
+) -> None:
+    check_capacity(program, lanes, capacity)
+
+
+@settings(max_examples=24)
+@given(
+    programs(kinds=REAL),
+    st.lists(states(), min_size=1, max_size=2),
+    st.sampled_from([*REDUCTIONS, "count"]),
+)
+def test_a_reduction_of_a_random_program_is_that_of_numpy(
+    program: Program, lanes: list[State], how: str
+) -> None:
+    check_reduction(program, lanes, how)
+
+
+@settings(max_examples=20)
+@given(programs(unbounded=False), states())
+def test_the_gradient_through_spool_is_the_plain_one(program: Program, state: State) -> None:
+    check_gradient(program, state)
+
+
+@settings(max_examples=10)
+@given(programs(unbounded=False, wrappers=("jit",)), states())
+def test_spool_sees_the_records_inside_a_gradient(program: Program, state: State) -> None:
+    check_inside_gradient(program, state)
+
+
+@settings(max_examples=12)
+@given(programs(), states(), st.booleans(), st.integers(0, 2))
+def test_nested_harvests_share_random_programs_by_name(
+    program: Program, state: State, keep_logs: bool, pick: int
+) -> None:
+    check_nesting(program, state, keep_logs, pick)
+
+
+@settings(max_examples=8)
+@given(programs(), states(), st.sampled_from(["seldom", "dear"]))
+def test_tags_choose_from_random_programs(program: Program, state: State, tag: str) -> None:
+    check_tags(program, state, tag)
