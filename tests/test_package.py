@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+import tomllib
 from importlib import resources
 from pathlib import Path
 
@@ -49,6 +50,11 @@ def test_importing_logax_loads_no_optional_package() -> None:
 
 def test_the_package_says_that_it_is_typed() -> None:
     assert resources.files(logax).joinpath("py.typed").is_file()
+
+
+def test_the_package_and_its_metadata_agree_on_the_version() -> None:
+    metadata = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert logax.__version__ == metadata["project"]["version"]
 
 
 def test_the_public_names_are_sorted_and_all_there() -> None:

@@ -24,9 +24,8 @@ Jaxpr: TypeAlias = Any
 Tree: TypeAlias = Any
 
 
-def outside_of_traces() -> bool:
-    """Whether no transformation is being traced here. Private on every version."""
-    return bool(_core.trace_state_clean())
+# Whether no transformation is being traced here. Private on every version.
+outside_of_traces: Callable[[], bool] = _core.trace_state_clean
 
 
 def parts(jaxpr: Jaxpr) -> tuple[Jaxpr, Sequence[Array]]:
@@ -127,8 +126,7 @@ def rebind_jit(
 
 def rebind(equation: Equation, args: Sequence[Array], params: dict[str, Any]) -> list[Array]:
     """Bind the primitive of an equation with other arguments and parameters."""
-    with equation_context(equation):
-        return list(equation.primitive.bind(*args, **params))
+    return list(equation.primitive.bind(*args, **params))
 
 
 def called_jaxpr(params: dict[str, Any]) -> Jaxpr:

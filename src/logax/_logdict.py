@@ -24,6 +24,7 @@ works inside `jit` too. Printing shows shapes where there are no numbers to see.
 
 from __future__ import annotations
 
+import functools
 import types
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
@@ -119,6 +120,9 @@ class logdict(Table):
             f"A `logdict` has no attribute {name!r}, and no step of that name; its steps are "
             f"{listed(self._layout.steps)}."
         )
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *self._layout.steps]
 
     @property
     def count(self) -> PerKey:
@@ -316,10 +320,6 @@ def _flatten_with_keys(logs: logdict) -> tuple[list[tuple[Any, Any]], Layout]:
     return list(zip(layout.paths, arrays, strict=True)), layout
 
 
-def _unflatten(layout: Layout, arrays: Any) -> logdict:
-    return put_together(logdict, layout, arrays)
-
-
 def _flatten_steps(steps: stepdict) -> tuple[list[tuple[Any, Any]], tuple[str, ...]]:
     return [(jax.tree_util.DictKey(name), x) for name, x in steps.items()], tuple(steps)
 
@@ -334,5 +334,7 @@ for _name, _function in {**vars(dict), **vars(Table), **vars(logdict)}.items():
     ):
         setattr(logdict, _name, Method(_function, _name))
 
-jax.tree_util.register_pytree_with_keys(logdict, _flatten_with_keys, _unflatten, taken_apart)
+jax.tree_util.register_pytree_with_keys(
+    logdict, _flatten_with_keys, functools.partial(put_together, logdict), taken_apart
+)
 jax.tree_util.register_pytree_with_keys(stepdict, _flatten_steps, _unflatten_steps)

@@ -194,6 +194,9 @@ class FirstNonFinite(RecordReducer):
             raise ValueError(f"`FirstNonFinite` takes a `window` of 1 or more, and got {window!r}.")
         self.rows = window
 
+    def __repr__(self) -> str:
+        return f"FirstNonFinite(window={self.rows})"
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, FirstNonFinite) and other.rows == self.rows
 

@@ -1,8 +1,9 @@
 """Logdicts as a pandas table or an xarray dataset. `logdict` documents what comes out.
 
 In a table of several groups a row is found by its lane, its steps, and, where a key has several
-records of the same steps, by which of those it is: first with first, second with second. Records
-that lack all the steps of their key have nothing by which to be found, and stay alone.
+records of the same steps, by which of those it is: first with first, second with second. Keys
+without steps are found by the number of the record. Records that lack all the steps of their key
+have nothing by which to be found, and stay alone.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def to_pandas(columns: Mapping[str, Records]) -> Any:
 
     for axis, lane in enumerate(lanes):
         add(free_name(lane, leaves), [group.lane(axis) for group in groups], _none)
-    if len(groups) == 1 or not steps:
+    if len(groups) == 1 or (groups and not steps):
         add(free_name("record", leaves), [group.record() for group in groups], _none)
     for step in steps:
         add(free_name(step, {*leaves, *table}), [group.step(step) for group in groups], _lacking)
@@ -146,7 +147,8 @@ def _places(groups: Sequence[Group], lanes: int, steps: Sequence[str]) -> list[N
         own = [code[at] for code in codes]
         lost = np.full(size, bool(group.steps)) & np.all([c == _NO_STEP for c in own], axis=0)
         columns = [*(np.full(size, -1) if x is None else x for x in lane), *own, lost * (at + 1)]
-        found.append(np.stack([*columns, _nth(np.stack(columns, axis=1))], axis=1))
+        nth = _nth(np.stack(columns, axis=1)) if group.steps else group.record()
+        found.append(np.stack([*columns, nth], axis=1))
     places = np.unique(np.concatenate(found), axis=0, return_inverse=True)[1].reshape(-1)
     return np.split(places, np.cumsum(sizes)[:-1])
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from logax._columns.records import Records, Share
 from logax._columns.rows import is_concrete, is_key_array, module_of, one_blank_row, record_rank
@@ -106,10 +107,10 @@ def _as_keys(x: Array, like: Array) -> Array:
 
 def _check_width(records: Records) -> None:
     for x in records.arrays:
-        if not is_key_array(x) and jnp.result_type(x.dtype) != x.dtype:
+        if isinstance(x, np.ndarray) and jnp.asarray(x[:0]).dtype != x.dtype:
             raise TypeError(
                 f"`logs.reduce` computes with JAX, which would cut {x.dtype.name} to "
-                f"{jnp.result_type(x.dtype).name}. Set `jax_enable_x64`, or cast the values first."
+                f"{jnp.asarray(x[:0]).dtype.name}. Set `jax_enable_x64`, or cast the values first."
             )
 
 

@@ -32,6 +32,7 @@ class Group:
     sites: dict[str, tuple[str, ...]]
     steps: dict[str, Numbers]
     real: Numbers  # which rows are, lanes before records
+    dropped: Numbers  # by lane, how many records there were before the first that was kept
 
     @property
     def axis(self) -> int:
@@ -43,8 +44,9 @@ class Group:
         return np.nonzero(self.real)[axis] if axis < self.axis else None
 
     def record(self) -> Numbers:
-        """For each real record its index."""
-        return np.nonzero(self.real)[-1]
+        """For each real record its number among all that there were."""
+        *lane, row = np.nonzero(self.real)
+        return row + self.dropped[tuple(lane)]
 
     def step(self, name: str) -> Numbers | None:
         """For each real record its step."""
@@ -60,12 +62,12 @@ def groups_of(columns: Mapping[str, Records]) -> list[Group]:
         if not jax.tree.leaves(records.value):
             continue
         steps = {name: on_host(column) for name, column in records.steps.items()}
-        rows = np.asarray(records.real())
-        real = np.arange(records.length or 0) < rows[..., None]
-        same = tuple((name, x.dtype.str, x.shape, x.tobytes()) for name, x in steps.items())
-        group = found.setdefault(
-            (real.shape, rows.tobytes(), same), Group(key, {}, {}, steps, real)
-        )
+        rows, length = np.asarray(records.real()), records.length or 0
+        real = np.arange(length) < rows[..., None]
+        dropped = np.maximum(np.asarray(records.counted()) - length, 0)
+        same = tuple((name, x.dtype.str, x[real].tobytes()) for name, x in steps.items())
+        identity = (real.shape, real.tobytes(), dropped.tobytes(), same)
+        group = found.setdefault(identity, Group(key, {}, {}, steps, real, dropped))
         for path, leaf in jax.tree_util.tree_leaves_with_path(records.value):
             name = leaf_name(key, path)
             if any(name in other.leaves for other in found.values()):

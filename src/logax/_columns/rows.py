@@ -43,7 +43,7 @@ def missing_step(dtype: Any) -> Any:
 def is_missing(steps: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Which elements of a step column on the host stand for no step."""
     if jnp.issubdtype(steps.dtype, jnp.floating):
-        return np.isnan(steps)
+        return np.asarray(np.isnan(steps))
     return np.asarray(steps == missing_step(steps.dtype))
 
 

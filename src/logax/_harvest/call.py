@@ -46,7 +46,18 @@ class Traced:
     ledger: frozenset[tuple[str, str]]
 
 
-Harvester = Callable[[Traced, Any], tuple[Sequence[Array], Any]]
+class Harvester(NamedTuple):
+    """What a harvest does with a traced function.
+
+    Attributes:
+      name: What the user calls it.
+      run: Given the function and the options, returns the function's results, and the logs or None.
+      bind_logs: Whether logs are bound while tracing.
+    """
+
+    name: str
+    run: Callable[[Traced, Any], tuple[Sequence[Array], Any]]
+    bind_logs: bool = True
 
 
 class Harvested:
@@ -63,10 +74,8 @@ class Harvested:
         options: Hashable,
         static_argnums: int | Sequence[int] | None = None,
         static_argnames: str | Sequence[str] | None = None,
-        *,
-        bind_logs: bool = True,
     ) -> None:
-        name = harvester.__name__
+        name = harvester.name
         if not callable(fun):
             raise TypeError(
                 f"`{name}` takes a function, and got {fun!r}. Write `{name}(f)(x)`, not "
@@ -80,28 +89,25 @@ class Harvested:
             # A method of a pytree: its arrays are arguments like any other, never constants.
             fun, self._owner = fun.__func__, (owner,)
         self._fun, self._harvester, self._options = fun, harvester, options
-        self._bind_logs = bind_logs
         self._key = (harvester, options, self._static)
         self._tree_fun = None if jax.tree_util.all_leaves([fun]) else fun
-        self._programs: dict[Any, Callable[..., Any]] | None = None
+        self._programs = programs_of(fun, self._key, self._tree_fun is not None)
+        self._by_number = not (self._static or self._owner or self._tree_fun is not None)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        given = (self._tree_fun, self._owner + args, kwargs)
         if not _compat.outside_of_traces():
-            return self._inside(given)
-        leaves, structure = jax.tree.flatten(given)
-        signature = structure
-        if self._static or not all(type(leaf) in _PLAIN_TYPES for leaf in leaves):
-            static = self._static_leaves(given, leaves)
-            leaves = [x for i, x in enumerate(leaves) if i not in static]
-            signature = (structure, tuple((i, _Hashed(x)) for i, x in static.items()))
-        if self._programs is None:
-            self._programs = programs_of(self._fun, self._key, self._tree_fun is not None)
+            return self._inside(self._given(args, kwargs))
+        leaves: Sequence[Any]
+        if self._by_number and not kwargs and _PLAIN_TYPES.issuperset(map(type, args)):
+            leaves, signature = args, len(args)  # the quick way to what is found below
+        else:
+            leaves, signature = self._signature(self._given(args, kwargs))
         program = self._programs.get(signature)
         if program is None:
-            program = self._programs[signature] = self._program(given, leaves, signature)
+            program = self._program(self._given(args, kwargs))
+            self._programs[signature] = program
         if program is _UPDATES_IN_PLACE:
-            return references.call(given, self._pure())
+            return references.call(self._given(args, kwargs), self._pure())
         result = program(*leaves)
         return result.restored() if type(result) is _Partly else result
 
@@ -120,7 +126,23 @@ class Harvested:
         return self if instance is None else types.MethodType(self, instance)
 
     def __repr__(self) -> str:
-        return f"<{self._harvester.__name__} of {self._fun!r}>"
+        return f"<{self._harvester.name} of {self._fun!r}>"
+
+    def _given(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tree:
+        """All that is given to the function, itself included where it is a pytree."""
+        return self._tree_fun, self._owner + args, kwargs
+
+    def _signature(self, given: Tree) -> tuple[list[Any], Any]:
+        """The leaves that are traced, and what else tells one program from another."""
+        leaves, structure = jax.tree.flatten(given)
+        if not self._static and _PLAIN_TYPES.issuperset(map(type, leaves)):
+            return leaves, (structure, ())
+        static = {i: x for i, x in enumerate(leaves) if not _is_array(x)}
+        if self._static:
+            marked = self._static.marked(given, len(self._owner))
+            static.update((i, x) for i, x in enumerate(leaves) if marked[i])
+        moving = [x for i, x in enumerate(leaves) if i not in static]
+        return moving, (structure, tuple((i, _Hashed(x)) for i, x in static.items()))
 
     def _inside(self, given: Tree) -> Any:
         """Harvest in place, in the midst of a trace."""
@@ -128,25 +150,22 @@ class Harvested:
             return references.call(given, self._pure())
         leaves, structure = jax.tree.flatten(given)
         moving = [i for i, x in enumerate(leaves) if isinstance(x, jax.core.Tracer)]
-        return self._work().run(self._fun, leaves, structure, moving)
+        return _harvest(self._harvester, self._options, self._fun, leaves, structure, moving)
 
-    def _work(self) -> _Work:
-        return _Work(self._harvester, self._options, self._bind_logs)
-
-    def _program(self, given: Tree, leaves: Sequence[Any], signature: Any) -> Any:
+    def _program(self, given: Tree) -> Any:
         """What runs for one structure and set of static leaves. It holds the function weakly."""
         if references.present(given):
             return _UPDATES_IN_PLACE
-        structure, static = signature if isinstance(signature, tuple) else (signature, ())
+        leaves, (structure, static) = self._signature(given)
         fixed = {i: x.value for i, x in static}
         moving = [i for i in range(structure.num_leaves) if i not in fixed]
-        work = self._work()
+        harvester, options = self._harvester, self._options
         fun = weakly(self._fun) if self._tree_fun is None else lambda: None
 
         def run(*dynamic: Array) -> Any:
             every = {**fixed, **dict(zip(moving, dynamic, strict=True))}
             ordered = [every[i] for i in range(structure.num_leaves)]
-            result = work.run(fun(), ordered, structure, moving)
+            result = _harvest(harvester, options, fun(), ordered, structure, moving)
             return _Partly.of(result)
 
         run.__name__ = run.__qualname__ = getattr(self._fun, "__name__", type(self._fun).__name__)
@@ -154,58 +173,46 @@ class Harvested:
 
     def _pure(self) -> Callable[..., Any]:
         """The same harvest of the function made free of references."""
-        if self._programs is None:
-            self._programs = programs_of(self._fun, self._key, self._tree_fun is not None)
         if "pure" not in self._programs:
             pure = references.functional(self._fun)
-            self._programs["pure"] = Harvested(
-                pure, self._harvester, self._options, bind_logs=self._bind_logs
-            )
-        return self._programs["pure"]
-
-    def _static_leaves(self, given: Tree, leaves: Sequence[Any]) -> dict[int, Any]:
-        """The leaves that are not traced, by position."""
-        static = {i: x for i, x in enumerate(leaves) if not _is_array(x)}
-        if self._static:
-            marked = self._static.marked(given, len(self._owner))
-            static.update((i, x) for i, x in enumerate(leaves) if marked[i])
-        return static
+            self._programs["pure"] = Harvested(pure, self._harvester, self._options)
+        return self._programs["pure"]  # type: ignore[no-any-return]
 
 
-class _Work(NamedTuple):
-    """What is done with a function, apart from the function itself."""
+def _harvest(
+    harvester: Harvester,
+    options: Any,
+    fun: Any,
+    leaves: Sequence[Any],
+    structure: Any,
+    moving: Sequence[int],
+) -> Any:
+    """Trace with the leaves at `moving` traced and all others as they are, and harvest."""
+    returned: list[tuple[Any, list[Any], list[int]]] = []
 
-    harvester: Harvester
-    options: Any
-    bind_logs: bool
+    def traced(*dynamic: Array) -> list[Array]:
+        every = list(leaves)
+        for i, x in zip(moving, dynamic, strict=True):
+            every[i] = x
+        tree_fun, args, kwargs = jax.tree.unflatten(structure, every)
+        out = (fun if tree_fun is None else tree_fun)(*args, **kwargs)
+        results, tree = jax.tree.flatten(out)
+        places = [i for i, x in enumerate(results) if isinstance(x, jax.core.Tracer)]
+        returned.append((tree, results, places))
+        return [results[i] for i in places]
 
-    def run(self, fun: Any, leaves: Sequence[Any], structure: Any, moving: Sequence[int]) -> Any:
-        """Trace with the leaves at `moving` traced and all others as they are, and harvest."""
-        returned: list[tuple[Any, list[Any], list[int]]] = []
-
-        def traced(*dynamic: Array) -> list[Array]:
-            every = list(leaves)
-            for i, x in zip(moving, dynamic, strict=True):
-                every[i] = x
-            tree_fun, args, kwargs = jax.tree.unflatten(structure, every)
-            out = (fun if tree_fun is None else tree_fun)(*args, **kwargs)
-            results, tree = jax.tree.flatten(out)
-            places = [i for i, x in enumerate(results) if isinstance(x, jax.core.Tracer)]
-            returned.append((tree, results, places))
-            return [results[i] for i in places]
-
-        ledger: set[tuple[str, str]] = set()
-        outer = is_listening()
-        dynamic = [leaves[i] for i in moving]
-        with listening(ledger) if self.bind_logs else silence():
-            jaxpr, _ = _compat.trace(traced, *dynamic)
-        harvest = Traced(jaxpr, dynamic, outer, frozenset(ledger))
-        results, logs = self.harvester(harvest, self.options)
-        tree, out, places = returned[-1]
-        for place, x in zip(places, results, strict=True):
-            out[place] = x
-        rebuilt = jax.tree.unflatten(tree, out)
-        return rebuilt if logs is None else (rebuilt, logs)
+    ledger: set[tuple[str, str]] = set()
+    outer = is_listening()
+    dynamic = [leaves[i] for i in moving]
+    with listening(ledger) if harvester.bind_logs else silence():
+        jaxpr, _ = _compat.trace(traced, *dynamic)
+    harvest = Traced(jaxpr, dynamic, outer, frozenset(ledger))
+    results, logs = harvester.run(harvest, options)
+    tree, out, places = returned[-1]
+    for place, x in zip(places, results, strict=True):
+        out[place] = x
+    rebuilt = jax.tree.unflatten(tree, out)
+    return rebuilt if logs is None else (rebuilt, logs)
 
 
 @jax.tree_util.register_pytree_node_class

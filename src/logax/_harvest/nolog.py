@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from logax._compat import Array
-from logax._harvest.call import Harvested, Traced
+from logax._harvest.call import Harvested, Harvester, Traced
 from logax._harvest.walker import Frame, Silent, walk
 from logax._log import silence
 
@@ -22,7 +22,7 @@ def nolog(fun: Callable[..., Any]) -> Callable[..., Any]:
 
     Its derivative rules are silenced with it. Results and gradients are those of `fun`.
     """
-    return Harvested(fun, _silenced, None, bind_logs=False)
+    return Harvested(fun, _HARVESTER, None)
 
 
 def _silenced(traced: Traced, options: None) -> tuple[Sequence[Array], None]:
@@ -39,3 +39,6 @@ class _Quiet(Silent):
         return silence()
 
     outer_context = rule_context
+
+
+_HARVESTER = Harvester("nolog", _silenced, bind_logs=False)

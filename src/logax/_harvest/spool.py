@@ -19,7 +19,7 @@ import jax.numpy as jnp
 
 from logax._compat import Array, Equation, Tree
 from logax._harvest import census as counting
-from logax._harvest.call import Harvested, Traced
+from logax._harvest.call import Harvested, Harvester, Traced
 from logax._harvest.census import Census, Tally
 from logax._harvest.choice import Choice, Names, as_names
 from logax._harvest.storage import (
@@ -85,7 +85,7 @@ def spool(
         _frozen_reduce(reduce),
         _frozen_capacity(capacity),
     )
-    return Harvested(fun, _spooled, options, static_argnums, static_argnames)
+    return Harvested(fun, _HARVESTER, options, static_argnums, static_argnames)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -259,3 +259,6 @@ def _frozen_capacity(capacity: Any) -> tuple[tuple[str, int], ...]:
         return ()
     each = capacity if isinstance(capacity, Mapping) else {"*": capacity}
     return tuple((key, _at_least_one("capacity", number)) for key, number in each.items())
+
+
+_HARVESTER = Harvester("spool", _spooled)

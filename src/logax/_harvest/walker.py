@@ -158,6 +158,8 @@ class Frame:
         if key not in self.states:
             self.blocks.setdefault(key, []).append(block)
             return
+        if block.rows() == 0:
+            return
         if self.valid is not None:
             real = self.valid if block.valid is None else self.valid & block.valid
             block = block._replace(valid=jax.numpy.broadcast_to(real, (block.rows(),)))

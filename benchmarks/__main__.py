@@ -1,0 +1,113 @@
+"""Print one table of what logax costs: `python -m benchmarks [--only TEXT] [--quick] [--json FILE]`.
+
+Each row compares a program with logax to the same program written by hand, which returns the same
+arrays; that they are the same is checked first. `benchmarks/README.md` says how to read it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import datetime
+import json
+import os
+import pathlib
+import platform
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jaxlib
+import numpy as np
+
+from benchmarks import building, calls, columns, stores
+from benchmarks.case import Case
+from benchmarks.timing import QUICK, Comparison, Effort
+
+CASES: list[Case] = [*columns.CASES, *stores.CASES, *calls.CASES, *building.CASES]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the rows that are asked for, and show them."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--only", default="", metavar="TEXT", help="rows with this text in them")
+    parser.add_argument("--quick", action="store_true", help="three repetitions: does it run?")
+    parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="write results there")
+    parser.add_argument("--list", action="store_true", help="show the rows, run nothing")
+    options = parser.parse_args(arguments)
+    chosen = [case for case in CASES if options.only in f"{case.group}: {case.name}"]
+    if not chosen:
+        parser.error(f"no row has {options.only!r} in it; `--list` shows them")
+    if options.list:
+        print("\n".join(f"{case.group}: {case.name}" for case in chosen))
+        return
+    effort = QUICK if options.quick else Effort()
+    rows = []
+    for case in chosen:
+        print(f"{case.group}: {case.name} ...", file=sys.stderr, flush=True)
+        rows.append(as_row(case, case.run(effort)))
+    report = {**surroundings(), "quick": options.quick, "rows": rows}
+    print(table(report))
+    if options.json:
+        options.json.write_text(json.dumps(report, indent=1) + "\n")
+
+
+def as_row(case: Case, comparison: Comparison) -> dict[str, Any]:
+    """One result as it goes to the table and to the file."""
+    met = None if case.goal is None else comparison.ratio <= case.goal
+    numbers = dataclasses.asdict(comparison)
+    return {"group": case.group, "name": case.name, **numbers, "goal": case.goal, "met": met}
+
+
+def surroundings() -> dict[str, Any]:
+    """What the numbers depend on."""
+    device = jax.devices()[0]
+    return {
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "jax": jax.__version__,
+        "jaxlib": jaxlib.__version__,
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+        "platform": device.platform,
+        "device": device.device_kind,
+        "cpus": os.cpu_count(),
+    }
+
+
+def table(report: dict[str, Any]) -> str:
+    """The rows as Markdown, under a line that says where they come from."""
+    lines = [
+        f"{report['date'][:10]}, JAX {report['jax']}, jaxlib {report['jaxlib']}, NumPy "
+        f"{report['numpy']}, Python {report['python']}, {report['platform']} ({report['device']}), "
+        f"{report['cpus']} CPUs",
+        "",
+        "| what | program | by hand | logax | ratio | of the fastest | goal | met |",
+        "| --- | --- | ---: | ---: | ---: | ---: | ---: | --- |",
+    ]
+    for row in report["rows"]:
+        cells = (
+            f"`{row['group']}`" if "(" in row["group"] else row["group"],
+            row["name"],
+            duration(row["by_hand"]),
+            duration(row["logax"]),
+            f"{row['ratio']:.3f}",
+            f"{row['ratio_of_fastest']:.3f}",
+            "" if row["goal"] is None else f"{row['goal']:.2f}",
+            {True: "yes", False: "no", None: ""}[row["met"]],
+        )
+        lines.append(f"| {' | '.join(cells)} |")
+    judged = [row["met"] for row in report["rows"] if row["met"] is not None]
+    return "\n".join([*lines, "", f"{sum(judged)} of {len(judged)} goals met."])
+
+
+def duration(seconds: float) -> str:
+    """Three digits in the unit that suits."""
+    for unit, size in (("s", 1.0), ("ms", 1e-3)):
+        if seconds >= size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds / 1e-6:.3g} µs"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,392 @@
+"""What `logdict` does along the record axis, compared with plain NumPy, lane by lane."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import hypothesis
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+
+import logax
+from logax import logdict
+from logax._logdict import missing_step
+
+LENGTH = 5
+COUNTS = st.one_of(st.none(), st.lists(st.integers(0, LENGTH + 3), min_size=3, max_size=3))
+BOUNDS = st.one_of(st.none(), st.integers(-LENGTH - 2, LENGTH + 2))
+PLACES = st.sampled_from(["numpy", "numpy", "numpy", "jax", "jit"])  # the last two compile
+small = hypothesis.settings(max_examples=40)
+
+
+def columns(counts: list[int] | None, lanes: bool, offset: int = 0) -> logdict:
+    """Three lanes, or only the last of them, of records that can be told apart."""
+    size = 3 * LENGTH
+    x = np.arange(size, dtype=np.float32).reshape(3, LENGTH) + 100 * offset
+    step = np.arange(size, dtype=np.int32).reshape(3, LENGTH) + 1000 * offset
+    values = {"x": x, "tree": {"v": np.stack([x, -x], axis=-1), "none": None}}
+    count = None if counts is None else np.asarray(counts, np.int32)
+    logs = logdict(
+        values,
+        steps={"step": {"x": step, "tree": step}},
+        count={} if count is None else {"x": count, "tree": count},
+        rank={"x": 0, "tree": 1},
+    )
+    return logs if lanes else jax.tree.map(lambda leaf: leaf[2], logs)
+
+
+def rows(logs: logdict, key: str, lane: int) -> tuple[np.ndarray, np.ndarray]:
+    """The real values and steps of one lane. Without lanes there is lane 2 only."""
+    value = logs[key]["v"] if key == "tree" else logs[key]
+    count, step = logs.count[key], logs.steps["step"][key]
+    if np.ndim(count):
+        value, count, step = value[lane], count[lane], step[lane]
+    return np.asarray(value)[: int(count)], np.asarray(step)[: int(count)]
+
+
+def compare(logs: logdict, lanes: bool, expected: Callable[[str, int, int], Any]) -> None:
+    for key in logs:
+        for lane in range(3) if lanes else (2,):
+            for part, array in enumerate(rows(logs, key, lane)):
+                np.testing.assert_array_equal(array, expected(key, lane, part))
+
+
+def called(place: str, function: Callable[..., logdict], *logs: logdict) -> logdict:
+    """The result for NumPy arrays, for JAX arrays, or inside `jit`."""
+    if place == "numpy":
+        return function(*logs)
+    on_device = jax.tree.map(jnp.asarray, logs)
+    return (jax.jit(function) if place == "jit" else function)(*on_device)
+
+
+@small
+@hypothesis.given(
+    place=PLACES,
+    counts=COUNTS,
+    lanes=st.booleans(),
+    wanted=st.builds(slice, BOUNDS, BOUNDS, st.one_of(st.none(), st.integers(1, 3))),
+)
+def test_slice_is_that_of_the_real_records(
+    place: str, counts: list[int] | None, lanes: bool, wanted: slice
+) -> None:
+    logs = columns(counts, lanes)
+    cut = called(place, lambda x: x.slice[wanted], logs)
+    compare(cut, lanes, lambda key, lane, part: rows(logs, key, lane)[part][wanted])
+
+
+@small
+@hypothesis.given(place=PLACES, first=COUNTS, second=COUNTS, lanes=st.booleans())
+def test_addition_puts_real_records_one_after_the_other(
+    place: str, first: list[int] | None, second: list[int] | None, lanes: bool
+) -> None:
+    one, two = columns(first, lanes), columns(second, lanes, offset=1)
+
+    def expected(key: str, lane: int, part: int) -> np.ndarray:
+        return np.concatenate([rows(logs, key, lane)[part] for logs in (one, two)])
+
+    compare(called(place, lambda a, b: a + b, one, two), lanes, expected)
+
+
+@small
+@hypothesis.given(counts=COUNTS, lanes=st.booleans())
+def test_compact_cuts_the_padding(counts: list[int] | None, lanes: bool) -> None:
+    logs = columns(counts, lanes)
+    compact = logs.compact()
+    compare(compact, lanes, lambda key, lane, part: rows(logs, key, lane)[part])
+    longest = max(len(rows(logs, "x", lane)[0]) for lane in (range(3) if lanes else (2,)))
+    assert compact["x"].shape[-1] == longest
+    assert np.array_equal(compact.count["x"], logs.count["x"])
+
+
+@hypothesis.settings(max_examples=24)
+@hypothesis.given(
+    counts=COUNTS,
+    lanes=st.booleans(),
+    how=st.sampled_from(["mean", "sum", "min", "max", "std", "first", "last", "count"]),
+)
+def test_reduce_is_over_the_real_records(counts: list[int] | None, lanes: bool, how: str) -> None:
+    logs = columns(counts, lanes)
+    reduced = {"first": lambda x, axis: x[0], "last": lambda x, axis: x[-1]}
+    reduced["count"] = lambda x, axis: len(x)
+    after = logs.reduce(how)
+    for key in ("x", "tree"):
+        for lane in range(3) if lanes else (2,):
+            values, steps = rows(logs, key, lane)
+            value, step = rows(after, key, lane)
+            assert len(value) == len(step) == min(len(values), 1)
+            if len(values):
+                function = reduced.get(how, getattr(np, how, None))
+                np.testing.assert_allclose(value[0], function(values, axis=0), rtol=1e-5)
+                assert step[0] == steps[0 if how == "first" else -1]
+
+
+@small
+@hypothesis.given(place=PLACES, counts=COUNTS, lanes=st.booleans())
+def test_last_is_the_last_real_record(place: str, counts: list[int] | None, lanes: bool) -> None:
+    logs = columns(counts, lanes)
+    if not any(len(rows(logs, "x", lane)[0]) for lane in (range(3) if lanes else (2,))):
+        with pytest.raises(IndexError, match=r"logs.last\['x'\].*there is no record"):
+            logs.last["x"]
+        return
+    last = called(place, lambda x: x.last["tree"]["v"], logs)
+    for lane in range(3) if lanes else (2,):
+        values, _ = rows(logs, "tree", lane)
+        found = last[lane] if lanes else last
+        np.testing.assert_array_equal(found, values[-1] if len(values) else [np.nan] * 2)
+
+
+def test_last_of_a_lane_without_records_stands_for_no_value() -> None:
+    count = jnp.array([0, 1])
+    values = {"i": jnp.ones((2, 3), jnp.int32), "b": jnp.ones((2, 3), bool)}
+    logs = logdict(values, count={"i": count, "b": count}, rank={"i": 0, "b": 0})
+    assert logs.last["i"].tolist() == [missing_step(jnp.int32), 1]
+    assert logs.last["b"].tolist() == [False, True]
+
+
+def test_last_of_no_records_says_so() -> None:
+    with pytest.raises(IndexError, match="there is no record"):
+        logdict({"x": jnp.zeros(0)}).last["x"]
+
+
+def test_methods_follow_the_lanes_that_vmap_puts_first() -> None:
+    def run(n: jax.Array) -> logdict:
+        x = jnp.arange(6.0).reshape(3, 2) * n
+        return logdict({"x": x}, steps={"step": {"x": jnp.arange(3) + n}}, count={"x": n})
+
+    logs = jax.vmap(jax.vmap(run))(jnp.array([[0, 1], [2, 3]]))
+    assert logs.count["x"].tolist() == [[0, 1], [2, 3]]
+    assert logs.last["x"][1].tolist() == [[4, 6], [12, 15]]
+    assert logs.slice[-1:].count["x"].tolist() == [[0, 1], [1, 1]]
+    assert logs.slice[-1:].steps["step"]["x"][1, :, 0].tolist() == [3, 5]
+    assert (logs + logs).count["x"].tolist() == [[0, 2], [4, 6]]
+    assert logs.reduce("sum")["x"][1, 1, 0].tolist() == [18, 27]
+    one = jax.tree.map(lambda x: x[1, 0], logs)
+    assert one.compact()["x"].shape == (2, 2)
+
+
+def test_a_ring_keeps_its_count_and_all_its_rows_are_real() -> None:
+    logs = logdict({"x": jnp.array([7.0, 8.0, 9.0])}, count={"x": jnp.int32(10)})
+    assert logs.compact().count["x"] == 10
+    assert logs.last["x"] == 9
+    assert logs.reduce("count")["x"].tolist() == [3]
+    assert logs.slice[-2:]["x"].tolist() == [8, 9]
+    assert logs.slice[-2:].compact().count["x"] == 2
+    both = logs + logdict({"x": jnp.array([1.0])})
+    assert both["x"].tolist() == [7, 8, 9, 1]
+    assert both.count["x"] == 4
+
+
+def test_addition_keeps_keys_that_only_one_side_has() -> None:
+    one = logdict({"a": jnp.zeros(2), "b": jnp.zeros(2)}, site={"b": ("f.py:1",)})
+    two = logdict({"b": jnp.ones(1), "c": jnp.ones(3)}, site={"b": ("f.py:1", "g.py:2")})
+    both = one + two
+    assert {key: both.count[key].item() for key in both} == {"a": 2, "b": 3, "c": 3}
+    assert both.site["b"] == ("f.py:1", "g.py:2")
+    assert one + logdict() == one == logdict() + one
+
+
+def test_a_step_that_one_side_lacks_is_missing_there() -> None:
+    x, steps = jnp.zeros(2), jnp.array([4, 5])
+    one = logdict({"x": x}, steps={"i": {"x": steps}})
+    two = logdict({"x": x}, steps={"t": {"x": steps.astype(jnp.float32)}})
+    both = one + two
+    gap = missing_step(jnp.int32)
+    assert both.steps["i"]["x"].tolist() == [4, 5, gap, gap]
+    np.testing.assert_array_equal(both.steps["t"]["x"], [np.nan, np.nan, 4, 5])
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        (jnp.zeros((2, 3)), r"a record is float32 in one and float32\[3\] in the other"),
+        (jnp.zeros(2, jnp.int32), "a record is float32 in one and int32 in the other"),
+        ({"a": jnp.zeros(2)}, r"one has the structure PyTreeDef\(\*\)"),
+    ],
+)
+def test_records_that_do_not_fit_are_not_added(other: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=f"cannot join 'x': {message}"):
+        logdict({"x": jnp.zeros(2)}) + logdict({"x": other})
+
+
+def test_lanes_and_steps_that_do_not_fit_are_not_added() -> None:
+    x = jnp.zeros((2, 3))
+    with pytest.raises(ValueError, match=r"one has lanes of shape \(2,\), the other \(\)"):
+        logdict({"x": x}, rank={"x": 0}) + logdict({"x": jnp.zeros(3)})
+    steps = [{"i": {"x": jnp.zeros(3, dtype)}} for dtype in (jnp.int32, jnp.float32)]
+    with pytest.raises(ValueError, match="the step 'i' is int32 in one and float32 in the other"):
+        logdict({"x": x[0]}, steps=steps[0]) + logdict({"x": x[0]}, steps=steps[1])
+
+
+def test_only_logdicts_are_added() -> None:
+    with pytest.raises(TypeError):
+        logdict() + {}
+
+
+@pytest.mark.parametrize("wrong", [3, "x", (slice(1), slice(1))])
+def test_slice_takes_slices_only(wrong: Any) -> None:
+    with pytest.raises(TypeError, match=r"logs.slice\[10:20\]"):
+        columns(None, lanes=False).slice[wrong]
+
+
+def test_slice_keeps_the_order_of_records() -> None:
+    with pytest.raises(ValueError, match="step is 1 or more, and got -1"):
+        columns(None, lanes=False).slice[::-1]
+
+
+def test_numpy_arrays_stay_numpy_arrays_of_their_dtype() -> None:
+    logs = logdict({"x": np.arange(3.0)}, steps={"i": {"x": np.arange(3) + 2**40}})
+    for same in (
+        logs + logs,
+        logs.slice[-2:],
+        logs.compact(),
+        logdict(logs, count={"x": 2}) + logs,
+    ):
+        assert same["x"].dtype == np.float64
+        assert same.steps["i"]["x"].dtype == np.int64
+        assert isinstance(same["x"], np.ndarray)
+    with pytest.raises(TypeError, match="would cut float64 to float32"):
+        logs.reduce("mean")
+
+
+def test_reduce_takes_one_word_for_each_key() -> None:
+    logs = logdict({"a": jnp.array([1.0, 3.0]), "b": jnp.array([1.0, 3.0]), "c": jnp.zeros(2)})
+    after = logs.reduce({"a": "mean", "b": "max"})
+    assert {key: value.tolist() for key, value in after.items()} == {
+        "a": [2],
+        "b": [3],
+        "c": [0, 0],
+    }
+    with pytest.raises(ValueError, match="got 'd', and there is 'a', 'b', 'c'"):
+        logs.reduce({"d": "mean"})
+    with pytest.raises(ValueError, match="'average'"):
+        logs.reduce("average")
+
+
+def test_reduce_takes_a_function_of_all_records() -> None:
+    logs = logdict({"x": jnp.array([[1.0, 2.0], [5.0, 4.0], [9.0, 9.0]])})
+    assert logs.reduce(lambda x: jnp.median(x, axis=0))["x"].tolist() == [[5, 4]]
+    short = logdict(logs, count={"x": jnp.int32(1)})
+    assert short.reduce(lambda x: jnp.median(x, axis=0))["x"].tolist() == [[1, 2]]
+    with pytest.raises(TypeError, match="needs records without padding"):
+        jax.jit(lambda x: x.reduce(jnp.sum))(short)
+
+
+def test_reduce_takes_reducers() -> None:
+    class Product(logax.Reducer):
+        def start(self, like: Any) -> Any:
+            return jax.tree.map(lambda x: jnp.ones(x.shape, x.dtype), like)
+
+        def step(self, state: Any, value: Any) -> Any:
+            return jax.tree.map(jnp.multiply, state, value)
+
+        def merge(self, first: Any, second: Any) -> Any:
+            return jax.tree.map(jnp.multiply, first, second)
+
+        def finish(self, state: Any) -> Any:
+            return state
+
+    x = jnp.arange(1.0, 11.0).at[6].set(jnp.nan)
+    logs = logdict({"x": x}, steps={"i": {"x": jnp.arange(10)}})
+    assert logs.slice[:6].reduce(Product())["x"].tolist() == [720]
+    found = logs.reduce(logax.FirstNonFinite(window=3)).compact()
+    np.testing.assert_array_equal(found["x"], [5, 6, np.nan])
+    assert found.steps["i"]["x"].tolist() == [4, 5, 6]
+    assert logs.slice[:6].reduce(logax.FirstNonFinite()).compact()["x"].shape == (0,)
+
+
+def test_reducing_no_records_leaves_none() -> None:
+    logs = logdict({"x": jnp.zeros((0, 2)), "i": jnp.zeros(0, jnp.int32)}).reduce("min")
+    assert logs.count["x"] == 0
+    assert logs.compact()["x"].shape == (0, 2)
+    assert logs.compact()["i"].dtype == jnp.int32
+
+
+def test_prng_keys_are_records_too() -> None:
+    keys = jax.random.split(jax.random.key(1), 4)
+    logs = logdict({"k": keys}, count={"k": jnp.int32(3)})
+    data = jax.random.key_data
+    assert np.array_equal(data(logs.last["k"]), data(keys[2]))
+    assert np.array_equal(data(logs.reduce("last")["k"]), data(keys[2:3]))
+    assert np.array_equal(data(logs.slice[-2:]["k"]), data(keys[1:3]))
+    assert np.array_equal(data((logs + logs)["k"]), data(keys[jnp.array([0, 1, 2] * 2)]))
+    assert logs.reduce("count")["k"].tolist() == [3]
+    assert logs == logs.copy()
+    with pytest.raises(TypeError, match="cannot compute with PRNG keys") as error:
+        logs.reduce("mean")
+    assert "for the key 'k'" in error.value.__notes__[0]
+
+
+def test_a_key_without_arrays_has_steps_and_a_count() -> None:
+    logs = logdict({"x": {"a": None}}, steps={"i": {"x": jnp.arange(3)}}, count={"x": jnp.int32(2)})
+    assert logs.count["x"] == 2
+    assert logs.slice[1:].compact().steps["i"]["x"].tolist() == [1]
+    assert (logs + logs).count["x"] == 4
+    assert (logs + logs).steps["i"]["x"].tolist() == [0, 1, 0, 1]
+    assert logs.reduce("last").steps["i"]["x"].tolist() == [1]
+    assert logs.last["x"] == {"a": None}
+    bare = logdict({"x": None}, count={"x": jnp.int32(2)})
+    assert (bare + bare).slice[1:].count["x"] == 3
+    assert bare.reduce("sum").count["x"] == 1
+
+
+def test_steps_may_have_axes_after_the_record_axis() -> None:
+    steps = {"i": {"x": jnp.array([[0, 0], [1, 5], [2, 7]])}}
+    logs = logdict({"x": jnp.zeros((3, 2))}, steps=steps, count={"x": jnp.int32(2)})
+    assert logs.slice[-1:].compact().steps["i"]["x"].tolist() == [[1, 5]]
+    assert (logs + logs).steps["i"]["x"].tolist() == [[0, 0], [1, 5]] * 2
+
+
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        (lambda x: x.compact(), "logs.compact()"),
+        (lambda x: x.first_nonfinite(), "logs.first_nonfinite()"),
+        (lambda x: x.to_pandas(), "logs.to_pandas()"),
+        (lambda x: x.to_xarray(), "logs.to_xarray()"),
+    ],
+)
+def test_what_needs_numbers_says_so_inside_jit(call: Any, name: str) -> None:
+    logs = jax.tree.map(jnp.asarray, columns([1, 2, 3], lanes=True))
+    with pytest.raises(TypeError, match="Return the logdict from the compiled function") as error:
+        jax.jit(lambda x: call(x) and None)(logs)
+    assert f"`{name}` needs to see the numbers of 'x'" in str(error.value)
+
+
+def test_compact_without_padding_works_inside_jit() -> None:
+    assert jax.jit(lambda x: x.compact())(columns(None, lanes=True)) == columns(None, lanes=True)
+
+
+def test_the_first_record_that_is_not_finite_is_found_with_its_steps_and_site() -> None:
+    bad = jnp.zeros((6, 2)).at[3, 1].set(jnp.inf)
+    logs = logdict(
+        {
+            "fine": jnp.zeros(6),
+            "late": jnp.zeros(6).at[5].set(jnp.nan),
+            "tree": {"a": bad, "b": bad},
+        },
+        steps={"step": {"tree": jnp.arange(6) * 10}, "t": {"tree": jnp.full(6, jnp.nan)}},
+        site={"tree": ("train.py:7",)},
+    )
+    found = logs.first_nonfinite()
+    assert (found.key, found.record, found.leaf) == ("tree", 3, "tree/a")
+    assert (found.steps, found.site, found.lane) == ({"step": 30}, ("train.py:7",), ())
+    assert str(found) == "`tree/a` is not finite: record 3, step=30, logged at train.py:7"
+    assert logs.filter("fine").first_nonfinite() is None
+
+
+def test_padding_is_never_taken_for_a_record_that_is_not_finite() -> None:
+    x = jnp.zeros((2, 4)).at[0, 2].set(jnp.nan).at[1, 3].set(jnp.nan)
+    logs = logdict({"x": x}, count={"x": jnp.array([2, 4])}, rank={"x": 0})
+    found = logs.first_nonfinite()
+    assert (found.record, found.lane, found.leaf) == (3, (1,), "x")
+    assert jax.device_get(logs).first_nonfinite() == found
+
+
+def test_low_precision_and_complex_values_are_looked_at_too() -> None:
+    assert logdict({"x": jnp.array([0, jnp.inf], jnp.bfloat16)}).first_nonfinite().record == 1
+    assert logdict({"x": np.array([0, 1, 1j * np.inf])}).first_nonfinite().record == 2
+    assert logdict({"x": jnp.arange(3), "e": jnp.zeros(0)}).first_nonfinite() is None
