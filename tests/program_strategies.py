@@ -129,7 +129,7 @@ def programs(
     kinds: tuple[str, ...] = tuple(KINDS),
     unbounded: bool = True,
     wrappers: tuple[str, ...] = ("jit", "checkpoint", "custom_jvp", "custom_vjp"),
-    size: int = 6,
+    size: int = 4,
 ) -> st.SearchStrategy[Program]:
     """Programs whose keys are of these kinds, with at most `size` statements that hold others.
 

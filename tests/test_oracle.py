@@ -63,7 +63,7 @@ def test_a_random_program_logs_what_the_oracle_recorded(program: Program, state:
     check_records(program, state)
 
 
-@settings(max_examples=30)
+@settings(max_examples=20)
 @given(programs(), st.lists(states(), min_size=3, max_size=4))
 def test_each_lane_of_a_random_program_logs_what_the_oracle_recorded(
     program: Program, lanes: list[State]
@@ -71,13 +71,13 @@ def test_each_lane_of_a_random_program_logs_what_the_oracle_recorded(
     check_lanes(program, lanes)
 
 
-@settings(max_examples=10)
+@settings(max_examples=5)
 @given(programs(), states())
 def test_spool_and_jit_commute_on_random_programs(program: Program, state: State) -> None:
     check_jitted(program, state)
 
 
-@settings(max_examples=10)
+@settings(max_examples=6)
 @given(programs(), st.lists(states(), min_size=1, max_size=2), st.integers(2, 3))
 def test_an_interval_thins_random_programs(
     program: Program, lanes: list[State], interval: int
@@ -85,7 +85,7 @@ def test_an_interval_thins_random_programs(
     check_interval(program, lanes, interval)
 
 
-@settings(max_examples=10)
+@settings(max_examples=6)
 @given(programs(), st.lists(states(), min_size=1, max_size=2), st.integers(1, 4))
 def test_a_small_capacity_keeps_the_last_records_of_random_programs(
     program: Program, lanes: list[State], capacity: int
@@ -93,7 +93,7 @@ def test_a_small_capacity_keeps_the_last_records_of_random_programs(
     check_capacity(program, lanes, capacity)
 
 
-@settings(max_examples=24)
+@settings(max_examples=16)
 @given(
     programs(kinds=REAL),
     st.lists(states(), min_size=1, max_size=2),
@@ -105,19 +105,19 @@ def test_a_reduction_of_a_random_program_is_that_of_numpy(
     check_reduction(program, lanes, how)
 
 
-@settings(max_examples=20)
+@settings(max_examples=12)
 @given(programs(unbounded=False), states())
 def test_the_gradient_through_spool_is_the_plain_one(program: Program, state: State) -> None:
     check_gradient(program, state)
 
 
-@settings(max_examples=10)
+@settings(max_examples=6)
 @given(programs(unbounded=False, wrappers=("jit",)), states())
 def test_spool_sees_the_records_inside_a_gradient(program: Program, state: State) -> None:
     check_inside_gradient(program, state)
 
 
-@settings(max_examples=12)
+@settings(max_examples=6)
 @given(programs(), states(), st.booleans(), st.integers(0, 2))
 def test_nested_harvests_share_random_programs_by_name(
     program: Program, state: State, keep_logs: bool, pick: int
@@ -125,7 +125,7 @@ def test_nested_harvests_share_random_programs_by_name(
     check_nesting(program, state, keep_logs, pick)
 
 
-@settings(max_examples=8)
+@settings(max_examples=4)
 @given(programs(), states(), st.sampled_from(["seldom", "dear"]))
 def test_tags_choose_from_random_programs(program: Program, state: State, tag: str) -> None:
     check_tags(program, state, tag)

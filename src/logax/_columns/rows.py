@@ -44,6 +44,8 @@ def is_missing(steps: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Which elements of a step column on the host stand for no step."""
     if jnp.issubdtype(steps.dtype, jnp.floating):
         return np.asarray(np.isnan(steps))
+    if not jnp.issubdtype(steps.dtype, jnp.integer):  # the tangent of a step, say
+        return np.ones(steps.shape, bool)
     return np.asarray(steps == missing_step(steps.dtype))
 
 

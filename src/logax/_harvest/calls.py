@@ -38,7 +38,7 @@ def _run_jit(equation: Equation, args: Sequence[Array], frame: Frame) -> Sequenc
         place, _compat.parts(inner)[0], lambda: traced_part(frame, inner, args, states)
     )
     results = _compat.rebind_jit(equation, closed, [*args, *added], len(added))
-    return take(equation, results, [closed], tree, frame)
+    return take(equation, results, tree, frame)
 
 
 def _run_checkpoint(equation: Equation, args: Sequence[Array], frame: Frame) -> Sequence[Array]:
@@ -50,7 +50,7 @@ def _run_checkpoint(equation: Equation, args: Sequence[Array], frame: Frame) -> 
     added = jax.tree.leaves((states, frame.valid))
     params = {**equation.params, "jaxpr": opened}
     results = _compat.rebind(equation, [*consts, *args, *added], params)
-    return take(equation, results, [closed], tree, frame)
+    return take(equation, results, tree, frame)
 
 
 def _run_inline(equation: Equation, args: Sequence[Array], frame: Frame) -> Sequence[Array]:

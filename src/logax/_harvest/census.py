@@ -36,6 +36,7 @@ class Tally:
       varying: Mesh axes over which values, or whether they are logged, differ between shards.
       count_varying: Those of them over which whether they are logged differs.
       shards: Sizes of the shard axes in front of each value, one for each `shard_map` around it.
+      logs: Every log that has the key.
     """
 
     entry: Entry
@@ -47,6 +48,7 @@ class Tally:
     varying: frozenset[str] = frozenset()
     count_varying: frozenset[str] = frozenset()
     shards: tuple[int, ...] = ()
+    logs: frozenset[LogSpec] = frozenset()
 
     def times(self, number: int) -> Tally:
         """The records of `number` executions."""
@@ -108,7 +110,7 @@ def of_log(entries: Iterable[Entry], spec: LogSpec, avals: list[Aval]) -> Census
     for entry in entries:
         leaves = tuple(map(_like, avals[at : at + len(entry.leaves)]))
         at += len(entry.leaves)
-        tally = Tally(entry, leaves, steps, (spec.site,), varying=axes)
+        tally = Tally(entry, leaves, steps, (spec.site,), varying=axes, logs=frozenset([spec]))
         census = then(census, {entry.key: tally})
     return census
 
@@ -186,6 +188,7 @@ def _agreed(one: Tally, two: Tally) -> tuple[Tally, Tally]:
             sites=sites,
             varying=one.varying | two.varying,
             count_varying=one.count_varying | two.count_varying,
+            logs=one.logs | two.logs,
         )
 
     return agreed(one), agreed(two)

@@ -10,7 +10,7 @@ validity.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -36,15 +36,12 @@ def _run_scan(equation: Equation, args: Sequence[Array], frame: Frame) -> Sequen
     params = equation.params
     num_consts, num_carry = _compat.scan_split(params)
     consts, carry = args[:num_consts], list(args[num_consts : num_consts + num_carry])
-    rebuild: list[Callable[[Sequence[Array]], Tree]] = []
 
     def body(carried: Tree, x: list[Array]) -> Tree:
         carry, states = carried
         child = frame.child(states, frame.valid)
         results = walk(child, params["jaxpr"], [*consts, *carry, *x])
-        unique, again = _each_once(child.collected())
-        rebuild.append(again)
-        return (results[:num_carry], child.states), (results[num_carry:], unique)
+        return (results[:num_carry], child.states), (results[num_carry:], child.collected())
 
     def in_order(stacked: Array) -> Array:
         """Blocks of all iterations, one after the other as they were executed."""
@@ -53,7 +50,7 @@ def _run_scan(equation: Equation, args: Sequence[Array], frame: Frame) -> Sequen
         return stacked.reshape(stacked.shape[0] * stacked.shape[1], *stacked.shape[2:])
 
     split = {"_split_transpose": True} if params.get("_split_transpose") else {}
-    (carry, states), (ys, stacked) = lax.scan(
+    (carry, states), (ys, blocks) = lax.scan(
         body,
         (carry, frame.threaded(frame.harvest.census(params["jaxpr"]))),
         list(args[num_consts + num_carry :]),
@@ -63,7 +60,7 @@ def _run_scan(equation: Equation, args: Sequence[Array], frame: Frame) -> Sequen
         **split,
     )
     frame.states.update(states)
-    frame.record_all(rebuild[-1]([in_order(x) for x in stacked]))
+    frame.record_all(jax.tree.map(in_order, blocks))
     return [*carry, *ys]
 
 
@@ -145,16 +142,7 @@ def _run_cond(equation: Equation, args: Sequence[Array], frame: Frame) -> Sequen
     jaxprs, consts = _compat.with_common_consts([closed for closed, _ in parts])
     params = {**equation.params, "branches": jaxprs}
     results = _compat.rebind(equation, [index, *consts, *operands, *added], params)
-    return take(equation, results, jaxprs, parts[0][1], frame)
-
-
-def _each_once(tree: Tree) -> tuple[list[Array], Callable[[Sequence[Array]], Tree]]:
-    """The distinct leaves, and how to put others in their places."""
-    leaves, structure = jax.tree.flatten(tree)
-    unique = {id(leaf): leaf for leaf in leaves}
-    places = {identity: i for i, identity in enumerate(unique)}
-    order = [places[id(leaf)] for leaf in leaves]
-    return list(unique.values()), lambda new: jax.tree.unflatten(structure, [new[i] for i in order])
+    return take(equation, results, parts[0][1], frame)
 
 
 def _any_lane_batch(args: Any, dims: Any) -> tuple[Array, None]:

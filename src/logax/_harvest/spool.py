@@ -22,6 +22,7 @@ from logax._harvest import census as counting
 from logax._harvest.call import Harvested, Harvester, Traced
 from logax._harvest.census import Census, Tally
 from logax._harvest.choice import Choice, Names, as_names
+from logax._harvest.groups import Group, grouped
 from logax._harvest.storage import (
     Block,
     Column,
@@ -101,24 +102,22 @@ class Options:
 
 def _spooled(traced: Traced, options: Options) -> tuple[list[Array], logdict]:
     harvest = Spool(options, traced.listening)
-    harvest.tallies = harvest.census(traced.jaxpr)
-    harvest.stores = {
-        key: store
-        for key, tally in harvest.tallies.items()
-        if (store := _store(tally, options)) is not None
-    }
+    census = harvest.census(traced.jaxpr)
     harvest.warn_of_losses(traced)
-    states = {key: started(s, harvest.tallies[key].shards) for key, s in harvest.stores.items()}
-    frame = Frame(harvest, harvest.tallies, states)
+    groups = harvest.plan(census)
+    tallies = {name: group.whole for name, group in groups.items()}
+    states = {n: started(store, tallies[n].shards) for n, store in harvest.stores.items()}
+    frame = Frame(harvest, tallies, states)
     results = walk(frame, traced.jaxpr, traced.args)
     blocks = frame.collected()
-    columns = {}
-    for key, tally in harvest.tallies.items():
-        if key in harvest.stores:
-            columns[key] = finished(harvest.stores[key], frame.states[key], tally.shards)
+    columns: dict[str, Column] = {}
+    for name, group in groups.items():
+        if name in harvest.stores:
+            column = finished(harvest.stores[name], frame.states[name], group.whole.shards)
         else:
-            columns[key] = compacted(blocks[key], tally)
-    return results, _logdict(columns, harvest.tallies)
+            column = compacted(blocks[name], group.whole)
+        columns |= group.columns(column)
+    return results, _logdict({key: columns[key] for key in census}, census)
 
 
 class Spool(Harvest):
@@ -127,6 +126,8 @@ class Spool(Harvest):
     def __init__(self, options: Options, outer: bool) -> None:
         super().__init__()
         self.options, self._outer = options, outer
+        self._groups: dict[str, Group] = {}
+        self._group_of: dict[str, str] = {}
         self._found: set[tuple[str, str]] = set()
         self._logged: set[tuple[str, str]] = set()
 
@@ -138,14 +139,27 @@ class Spool(Harvest):
         self._found |= {(entry.key, spec.site) for entry in spec.entries}
         return counting.of_log(chosen.entries, chosen.spec, chosen.flat())
 
+    def plan(self, census: Census) -> dict[str, Group]:
+        """The groups of the program; each gets the cheapest place that can hold its records."""
+        places = {key: _place(tally, self.options) for key, tally in census.items()}
+        groups = grouped(census, lambda tally: places[tally.entry.key])
+        for name, group in groups.items():
+            store = _store(group.whole, places[name], self.options.interval)
+            if store is not None:
+                self.stores[name] = store
+            self._group_of.update(dict.fromkeys(group.tallies, name))
+        self._groups = groups
+        return groups
+
     def on_log(self, equation: Equation, args: Sequence[Array], frame: Frame) -> None:
         """Collect the chosen part; bind the rest, or all of it, for an outer harvest."""
         spec = equation.params["spec"]
         chosen, rest = self.options.choice.split(spec, args, frame.takes)
         steps = {n: _row(x) for n, x in zip(spec.steps, chosen.steps, strict=True)}
-        for entry, operands in zip(chosen.entries, chosen.operands, strict=True):
-            valid = None if operands else jnp.ones(1, bool)
-            frame.record(entry.key, Block(tuple(map(_row, operands)), steps, valid))
+        operands = {e.key: own for e, own in zip(chosen.entries, chosen.operands, strict=True)}
+        for name in dict.fromkeys(self._group_of[key] for key in operands):
+            leaves = tuple(map(_row, self._groups[name].gathered(operands)))
+            frame.record(name, Block(leaves, steps, None if leaves else jnp.ones(1, bool)))
         if self._outer and self.options.keep_logs:
             log_p.bind(*args, spec=spec)
         elif self._outer and rest.entries:
@@ -175,18 +189,18 @@ def _row(x: Array) -> Array:
     return jax.lax.stop_gradient(jnp.expand_dims(x, 0))
 
 
-def _store(tally: Tally, options: Options) -> Store | None:
-    """The place for a key's records, or None if they simply travel as blocks."""
-    key, one = tally.entry.key, tally.on_no_shards()
+def _place(tally: Tally, options: Options) -> tuple[Any, ...]:
+    """Where the records of a key wait: with blocks, in a ring of so many rows, or in a reducer."""
+    key = tally.entry.key
     how = _first_match(options.reduce, key)
     if how is not None:
-        reducer = as_reducer(how)
-        if any(leaf.key_impl for leaf in tally.entry.leaves) and is_arithmetic(reducer):
+        if any(leaf.key_impl for leaf in tally.entry.leaves) and is_arithmetic(as_reducer(how)):
             raise TypeError(
                 f"`reduce` by {how!r} cannot compute with the PRNG keys of `{key}`, logged at "
                 f"{tally.sites[0]}. Reduce it by 'first', 'last' or 'count'."
             )
-        return Reduction(one, reducer, options.interval)
+        # Only the built-in reducers are known to treat each key of a group by itself.
+        return ("reduce", how, None if isinstance(how, str) else key)
     capacity = _first_match(options.capacity, key)
     most = None if tally.most is None else -(-tally.most // options.interval)
     if most is None and capacity is None:
@@ -198,8 +212,15 @@ def _store(tally: Tally, options: Options) -> Store | None:
             "`tap(f)`."
         )
     rows = min(n for n in (most, capacity) if n is not None)
-    if tally.most is None or rows < tally.most:
-        return Ring(one, rows, options.interval)
+    return ("ring", rows) if tally.most is None or rows < tally.most else ("blocks",)
+
+
+def _store(tally: Tally, place: tuple[Any, ...], interval: int) -> Store | None:
+    """The store of a group, or None where its records travel as blocks."""
+    if place[0] == "reduce":
+        return Reduction(tally.on_no_shards(), as_reducer(place[1]), interval)
+    if place[0] == "ring":
+        return Ring(tally.on_no_shards(), place[1], interval)
     return None
 
 

@@ -1,8 +1,10 @@
 """Where records wait inside the program: blocks that grow, and stores of constant size.
 
-A `Block` is some records of one key in order, with a mask where some of them may not be real. Keys
-whose number of records has a static bound travel as blocks: each part of the program returns its
-own, loops stack them, and the end puts them together. That is what one would write by hand.
+Keys that are always logged together (see `groups`) wait together, with one set of steps, and one
+count for all of them. A `Block` is some of their records in order, with a mask where some may not
+be real. Where the number of records has a static bound they travel as blocks: each part of the
+program returns its own, loops stack them, and the end puts them together. That is what one would
+write by hand.
 
 All others (no static bound, `capacity`, `interval`, `reduce`) have one store for the whole call,
 threaded through the program: a `Ring` that keeps the last records, or a `Reduction` that folds
@@ -12,7 +14,7 @@ it is logged.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -25,7 +27,7 @@ from logax._reduce import Record, RecordReducer
 
 
 class Block(NamedTuple):
-    """Some records of one key: leaves and steps with a record axis, and which are real."""
+    """Some records: leaves and steps with a record axis, and which are real."""
 
     leaves: tuple[Array, ...]
     steps: dict[str, Array]
@@ -38,7 +40,7 @@ class Block(NamedTuple):
 
 
 class Column(NamedTuple):
-    """All records of one key at the end: the arrays of a logdict, and the count if it is needed."""
+    """All records at the end: the arrays of a logdict, and the count if it is needed."""
 
     value: Tree
     steps: dict[str, Array]
@@ -46,7 +48,7 @@ class Column(NamedTuple):
 
 
 class Store(Protocol):
-    """A place of constant size for the records of one key.
+    """A place of constant size for records.
 
     `is_small` says that its state is of the size of a few records, cheap to copy.
     """
@@ -171,57 +173,26 @@ def finished(store: Store, state: Tree, shards: Sequence[int]) -> Column:
 
 
 def conformed(block: Block, tally: Tally) -> Block:
-    """The block with the dtypes and the steps of all the records of its key."""
-    leaves = tuple(x.astype(like.dtype) for x, like in zip(block.leaves, tally.leaves, strict=True))
-    steps = {}
-    for name, like in tally.steps.items():
+    """The block with the dtypes and the steps that all of the records have."""
+
+    def column(name: str, like: jax.ShapeDtypeStruct) -> Array:
         if name in block.steps:
-            steps[name] = block.steps[name].astype(like.dtype)
-        else:
-            steps[name] = jnp.full(
-                (block.rows(), *like.shape), missing_step(like.dtype), like.dtype
-            )
+            return block.steps[name].astype(like.dtype)
+        return jnp.full((block.rows(), *like.shape), missing_step(like.dtype), like.dtype)
+
+    leaves = tuple(x.astype(like.dtype) for x, like in zip(block.leaves, tally.leaves, strict=True))
+    steps = {name: column(name, like) for name, like in tally.steps.items()}
     return Block(leaves, steps, block.valid)
 
 
-def joined(blocks: Mapping[str, Sequence[Block]], census: Mapping[str, Tally]) -> dict[str, Block]:
-    """One block for each key. Step columns that keys had in common stay in common."""
-    cache: dict[Any, Array] = {}
-
-    def concatenated(arrays: Sequence[Array]) -> Array:
-        if len(arrays) == 1:
-            return arrays[0]
-        identity = tuple(map(id, arrays))
-        if identity not in cache:
-            cache[identity] = jnp.concatenate(arrays)
-        return cache[identity]
-
-    def filled(block: Block, name: str, like: jax.ShapeDtypeStruct) -> Array:
-        if name in block.steps:
-            column = block.steps[name]
-            return column if column.dtype == like.dtype else column.astype(like.dtype)
-        identity = (block.rows(), like.shape, like.dtype)
-        if identity not in cache:
-            missing = missing_step(like.dtype)
-            cache[identity] = jnp.full((block.rows(), *like.shape), missing, like.dtype)
-        return cache[identity]
-
-    result = {}
-    for key, parts in blocks.items():
-        tally = census[key]
-        leaves = tuple(
-            concatenated([part.leaves[i].astype(like.dtype) for part in parts])
-            for i, like in enumerate(tally.leaves)
-        )
-        steps = {
-            name: concatenated([filled(part, name, like) for part in parts])
-            for name, like in tally.steps.items()
-        }
-        valid = None
-        if any(part.valid is not None for part in parts):
-            valid = jnp.concatenate([real_rows(part) for part in parts])
-        result[key] = Block(leaves, steps, valid)
-    return result
+def joined(blocks: Sequence[Block], tally: Tally) -> Block:
+    """All of some blocks, in order."""
+    alike = [conformed(block, tally) for block in blocks]
+    if len(alike) == 1:
+        return alike[0]
+    if any(block.valid is not None for block in alike):
+        alike = [block._replace(valid=real_rows(block)) for block in alike]
+    return Block(*jax.tree.map(lambda *parts: jnp.concatenate(parts), *map(tuple, alike)))
 
 
 def real_rows(block: Block) -> Array:

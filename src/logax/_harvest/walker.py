@@ -51,7 +51,6 @@ class Harvest:
     """What is done with logs. One object serves one walk of one program."""
 
     def __init__(self) -> None:
-        self.tallies: Census = {}
         self.stores: dict[str, Store] = {}
         self.memo: dict[Any, Any] = {}
         self._kept: list[Any] = []
@@ -127,11 +126,11 @@ class Frame:
 
     Attributes:
       harvest: What is done with logs.
-      tallies: What is known of each key, as it is here: inside a `shard_map`, of one shard.
+      tallies: What is known of each group, as it is here: inside a `shard_map`, of one shard.
       states: The stores that are threaded through this part.
       valid: Whether the part is really running, where that is not certain.
       only: The keys that are taken here; those of other logs are for the harvest outside.
-      blocks: The records so far of keys without a store here.
+      blocks: The records so far of groups without a store here.
     """
 
     harvest: Harvest
@@ -150,11 +149,11 @@ class Frame:
         return self.only is None or key in self.only
 
     def taken(self, census: Census) -> Census:
-        """The part of a census that is taken here."""
-        return {key: tally for key, tally in census.items() if self.takes(key)}
+        """The part of a census that is taken here, of each group its first key."""
+        return {k: tally for k, tally in census.items() if k in self.tallies and self.takes(k)}
 
     def record(self, key: str, block: Block) -> None:
-        """Take in some records of a key."""
+        """Take in some records of a group."""
         if key not in self.states:
             self.blocks.setdefault(key, []).append(block)
             return
@@ -171,11 +170,11 @@ class Frame:
             self.record(key, block)
 
     def collected(self) -> dict[str, Block]:
-        """The blocks so far, one for each key."""
-        return joined(self.blocks, self.tallies)
+        """The blocks so far, one for each group."""
+        return {key: joined(blocks, self.tallies[key]) for key, blocks in self.blocks.items()}
 
     def threaded(self, census: Census) -> dict[str, Tree]:
-        """The states of those keys that a part of the program logs."""
+        """The states of those groups that a part of the program logs."""
         return {key: self.states[key] for key in census if key in self.states}
 
 
@@ -248,22 +247,10 @@ def traced_part(
     return closed, tree.children()[1]
 
 
-def take(
-    equation: Equation, results: Sequence[Array], parts: Sequence[Jaxpr], tree: Tree, frame: Frame
-) -> Sequence[Array]:
-    """The equation's own results; the states and blocks that `traced_part` added go to the frame.
-
-    What is one variable in each of the parts becomes one object again, so that keys go on sharing
-    their step columns.
-    """
+def take(equation: Equation, results: Sequence[Array], tree: Tree, frame: Frame) -> Sequence[Array]:
+    """The equation's own results; what `traced_part` added to them goes to the frame."""
     number = len(equation.outvars)
-    added = zip(*(_compat.parts(part)[0].outvars[number:] for part in parts), strict=True)
-    first: dict[tuple[int, ...], Array] = {}
-    leaves = [
-        first.setdefault(tuple(map(id, column)), leaf)
-        for column, leaf in zip(added, results[number:], strict=True)
-    ]
-    states, blocks = jax.tree.unflatten(tree, leaves)
+    states, blocks = jax.tree.unflatten(tree, results[number:])
     frame.states.update(states)
     frame.record_all(blocks)
     return results[:number]
