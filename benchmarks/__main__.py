@@ -1,4 +1,4 @@
-"""Print one table of what logax costs: `python -m benchmarks [--only TEXT] [--quick] [--json FILE]`.
+"""Print one table of what logax costs: `python -m benchmarks`, `--help` for what it takes.
 
 Each row compares a program with logax to the same program written by hand, which returns the same
 arrays; that they are the same is checked first. `benchmarks/README.md` says how to read it.
@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import datetime
+import datetime as dt
 import json
 import os
 import pathlib
 import platform
 import sys
 from collections.abc import Sequence
+from importlib import metadata
 from typing import Any
 
 import jax
-import jaxlib
 import numpy as np
 
 from benchmarks import building, calls, columns, stores
@@ -33,6 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--only", default="", metavar="TEXT", help="rows with this text in them")
     parser.add_argument("--quick", action="store_true", help="three repetitions: does it run?")
+    parser.add_argument("--seconds", type=float, default=6.0, help="time for a row (6)")
     parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="write results there")
     parser.add_argument("--list", action="store_true", help="show the rows, run nothing")
     options = parser.parse_args(arguments)
@@ -42,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.list:
         print("\n".join(f"{case.group}: {case.name}" for case in chosen))
         return
-    effort = QUICK if options.quick else Effort()
+    effort = QUICK if options.quick else Effort(total_seconds=options.seconds)
     rows = []
     for case in chosen:
         print(f"{case.group}: {case.name} ...", file=sys.stderr, flush=True)
@@ -64,9 +65,9 @@ def surroundings() -> dict[str, Any]:
     """What the numbers depend on."""
     device = jax.devices()[0]
     return {
-        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "date": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
         "jax": jax.__version__,
-        "jaxlib": jaxlib.__version__,
+        "jaxlib": metadata.version("jaxlib"),
         "numpy": np.__version__,
         "python": platform.python_version(),
         "platform": device.platform,

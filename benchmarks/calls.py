@@ -66,8 +66,12 @@ def scan() -> tuple[Side, Side]:
 
 
 def new_spool_each_time() -> tuple[Side, Side]:
+    def anew(x: Any) -> Any:
+        harvested = spool(scalar_logged)
+        return harvested(x)
+
     x = jnp.float32(1)
-    return Call(jax.jit(scalar_by_hand), (x,)), Call(lambda x: spool(scalar_logged)(x), (x,))
+    return Call(jax.jit(scalar_by_hand), (x,)), Call(anew, (x,))
 
 
 def unused_tiny() -> tuple[Side, Side]:

@@ -1,11 +1,11 @@
 """How two ways of doing the same thing are compared.
 
-Both are warm and run in one process. A *repetition* times each of them once, in random order, so that
-whatever drifts (clock, temperature, other people's work) meets both alike. Each timing makes as many
-calls as fill about half a millisecond, less than a scheduler's slice, and waits for every result. The
-garbage collector is off while the clock runs. Of each side the median is kept, and the ratio is the
-median of the ratios of the repetitions. Beside it stands the ratio of the fastest timings, which a
-busy machine disturbs least.
+Both are warm and run in one process. A *repetition* times each of them once, in random order, so
+that whatever drifts (clock, temperature, other work) meets both alike. Each timing makes as many
+calls as fill about half a millisecond, less than a scheduler's slice, and waits for every result.
+The garbage collector is off while the clock runs. Of each side the median is kept, and the ratio is
+the median of the ratios of the repetitions. Beside it stands the ratio of the fastest timings, which
+a busy machine disturbs least.
 """
 
 from __future__ import annotations
@@ -119,7 +119,15 @@ def compare(by_hand: Side, logax: Side, effort: Effort, seed: int = 0) -> Compar
     ratios = [mine / theirs for theirs, mine in zip(*times, strict=True)]
     low, middle, high = statistics.quantiles(ratios, n=4)
     fastest = min(times[1]) / min(times[0])
-    return Comparison(*medians, middle, (low, high), fastest, repetitions, calls)
+    return Comparison(
+        by_hand=medians[0],
+        logax=medians[1],
+        ratio=middle,
+        ratio_quartiles=(low, high),
+        ratio_of_fastest=fastest,
+        repetitions=repetitions,
+        calls=calls,
+    )
 
 
 def _alternating(

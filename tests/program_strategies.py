@@ -47,7 +47,8 @@ class _Author:
     kinds: dict[str, str]
     ragged: bool
     unbounded: bool
-    wrappers: tuple[str, ...]
+    without: tuple[str, ...]
+    counted: bool
     size: int
     function: Block = field(default_factory=lambda: Block(()))
 
@@ -67,7 +68,7 @@ class _Author:
         every = self.draw(st.sampled_from([None, None, 2])) if may_skip else None
         tags = self.draw(st.sampled_from([(), (), ("seldom",), ("seldom", "dear")]))
         late, explicit = self.draw(st.booleans()), self.draw(st.integers(0, 9)) == 9
-        return Log(entries, tuple(steps.items()), every, late, tags, explicit)
+        return Log(entries, tuple(steps.items()), every, late, tags, explicit, self.counted)
 
     def block(self, depth: int) -> Block:
         statements: list[Statement] = []
@@ -84,8 +85,8 @@ class _Author:
         return Update(self.draw(st.sampled_from(sorted(UPDATES))))
 
     def holder(self, depth: int) -> Statement:
-        rigid: list[Any] = [Wrapped, Scan, Fori, Map, Call]
-        drawn = self.draw(st.sampled_from(rigid + [Cond, While, Switch] * self.ragged))
+        holders: list[Any] = [Wrapped, Scan, Fori, Map, Call, *[Cond, While, Switch] * self.ragged]
+        drawn = self.draw(st.sampled_from([h for h in holders if h.__name__ not in self.without]))
         trips = st.sampled_from([2, 3, 1, 0])
         if drawn is Call and self.function.statements:
             return Call((self.function,))
@@ -97,8 +98,9 @@ class _Author:
                 self.draw(st.sampled_from(sorted(PREDICATES))), (*blocks, self.block(depth))
             )
         if drawn is Wrapped:
-            name, quiet = self.draw(st.sampled_from(self.wrappers)), self.draw(st.booleans())
-            return Wrapped(name, quiet, blocks)
+            names = ("jit", "checkpoint", "custom_jvp", "custom_vjp")
+            name = self.draw(st.sampled_from([n for n in names if n not in self.without]))
+            return Wrapped(name, self.draw(st.booleans()), blocks)
         if drawn is Map:
             return Map(self.draw(trips), blocks)
         if drawn is Scan:
@@ -113,11 +115,16 @@ class _Author:
 
 @st.composite
 def _drafts(
-    draw: Any, kinds: tuple[str, ...], unbounded: bool, wrappers: tuple[str, ...], size: int
+    draw: Any,
+    kinds: tuple[str, ...],
+    unbounded: bool,
+    without: tuple[str, ...],
+    counted: bool,
+    size: int,
 ) -> Program:
     table = {name: draw(st.sampled_from(kinds)) for name in ("loss", "grad/norm", "net")}
     ragged = draw(st.integers(0, 3)) > 0
-    author = _Author(draw, table, ragged, ragged and unbounded, wrappers, 1)
+    author = _Author(draw, table, ragged, ragged and unbounded, without, counted, 1)
     function = author.function = Block((*author.block(1).statements, author.log()))
     author.size = size - 1
     body = (author.holder(3), *author.block(4).statements, author.log())
@@ -128,15 +135,27 @@ def programs(
     *,
     kinds: tuple[str, ...] = tuple(KINDS),
     unbounded: bool = True,
-    wrappers: tuple[str, ...] = ("jit", "checkpoint", "custom_jvp", "custom_vjp"),
+    without: tuple[str, ...] = (),
+    counted: bool = False,
     size: int = 4,
 ) -> st.SearchStrategy[Program]:
     """Programs whose keys are of these kinds, with at most `size` statements that hold others.
 
-    Without `unbounded`, all loops have static bounds.
+    Without `unbounded`, all loops have static bounds. `without` names statements and
+    transformations that are not drawn. With `counted`, each log has the counters of all loops.
     """
-    drafts = _drafts(kinds, unbounded, wrappers, size)
+    drafts = _drafts(kinds, unbounded, without, counted, size)
     return drafts.filter(lambda program: program.body.bound <= MOST_RECORDS)
+
+
+def programs_for_gradients() -> st.SearchStrategy[Program]:
+    """Programs whose gradient logs what they log.
+
+    Around a gradient, JAX takes out of a loop whatever does not change in it, logs and all, and
+    runs a checkpointed or custom function as often as its rule does.
+    """
+    without = ("Call", "checkpoint", "custom_jvp", "custom_vjp")
+    return programs(unbounded=False, without=without, counted=True)
 
 
 def states() -> st.SearchStrategy[State]:

@@ -155,6 +155,7 @@ class Log(Statement):
     late: bool = False
     tags: tuple[str, ...] = ()
     explicit: bool = False
+    counted: bool = False
 
     def run(self, scope: Scope, state: State) -> State:
         def data() -> dict[str, Any]:
@@ -168,6 +169,8 @@ class Log(Statement):
             "outer counter": counters[0],
         }
         steps = {name: sources.get(source, source) for name, source in self.steps}
+        if self.counted:
+            steps |= {f"loop{depth}": counter for depth, counter in enumerate(scope.counters)}
         options: dict[str, Any] = {"tags": self.tags} if self.tags else {}
         options |= {"every": self.every} if self.every else {}
         options |= {"explicit": True} if self.explicit else {}
@@ -179,9 +182,8 @@ class Log(Statement):
         options = [f"every={self.every}"] * bool(self.every) + [f"tags={self.tags}"] * bool(
             self.tags
         )
-        options += ["explicit=True"] * self.explicit + [
-            f"{name}={source}" for name, source in self.steps
-        ]
+        options += ["explicit=True"] * self.explicit + ["all counters"] * self.counted
+        options += [f"{name}={source}" for name, source in self.steps]
         yield f"log({', '.join(['lambda: ' * self.late + '{' + data + '}', *options])})"
 
     @property
@@ -200,19 +202,22 @@ class Scan(Statement):
     blocks: tuple[Block, ...]
 
     def run(self, scope: Scope, state: State) -> State:
-        def body(state: State, element: Any) -> tuple[State, Any]:
-            counter, shift = element if self.over else (state["n"], 1.0)
+        def body(carry: tuple[Any, State], element: Any) -> tuple[tuple[Any, State], Any]:
+            turn, state = carry
+            counter, shift = element if self.over else (turn, 1.0)
             state = {**state, "x": wrap(state["x"] + shift)}
             state = self.blocks[0].run(scope.within(counter), state)
-            return state, state["x"]
+            return (turn + 1, state), state["x"]
 
-        xs = (
-            (jnp.arange(self.length), jnp.arange(float(self.length)) + state["x"])
-            if self.over
-            else None
+        elements = (jnp.arange(self.length), jnp.arange(float(self.length)) + state["x"])
+        (_, state), ys = scope.namespace.scan(
+            body,
+            (jnp.int32(0), state),
+            elements if self.over else None,
+            length=self.length,
+            reverse=self.reverse,
+            unroll=self.unroll,
         )
-        options = {"reverse": self.reverse, "unroll": self.unroll}
-        state, ys = scope.namespace.scan(body, state, xs, length=self.length, **options)
         return {**state, "x": wrap(state["x"] + ys.sum())}
 
     def lines(self) -> Iterator[str]:

@@ -25,7 +25,7 @@ from oracle_checks import (
     check_reduction,
     check_tags,
 )
-from program_strategies import programs, states
+from program_strategies import programs, programs_for_gradients, states
 from programs import REAL, State
 
 STATES: list[State] = [
@@ -112,7 +112,7 @@ def test_the_gradient_through_spool_is_the_plain_one(program: Program, state: St
 
 
 @settings(max_examples=6)
-@given(programs(unbounded=False, wrappers=("jit",)), states())
+@given(programs_for_gradients(), states())
 def test_spool_sees_the_records_inside_a_gradient(program: Program, state: State) -> None:
     check_inside_gradient(program, state)
 

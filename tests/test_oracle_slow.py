@@ -23,7 +23,7 @@ from oracle_checks import (
     check_reduction,
     check_tags,
 )
-from program_strategies import programs, states
+from program_strategies import programs, programs_for_gradients, states
 from programs import REAL, State
 
 pytestmark = pytest.mark.slow
@@ -100,7 +100,7 @@ def test_the_gradient_through_spool_is_the_plain_one(program: Program, state: St
     check_gradient(program, state)
 
 
-@in_parts(2, 60, program=programs(unbounded=False, wrappers=("jit",)), state=states())
+@in_parts(2, 60, program=programs_for_gradients(), state=states())
 def test_spool_sees_the_records_inside_a_gradient(program: Program, state: State) -> None:
     check_inside_gradient(program, state)
 

@@ -8,10 +8,10 @@ from logax._harvest.spool import spool as spool
 from logax._log import log as log
 from logax._logdict import logdict as logdict
 from logax._logdict import stepdict as stepdict
-from logax._reduce import FirstNonFinite as FirstNonFinite
 from logax._reduce import Record as Record
 from logax._reduce import RecordReducer as RecordReducer
 from logax._reduce import Reducer as Reducer
+from logax._reducers import FirstNonFinite as FirstNonFinite
 from logax._schedule import EveryNStep as EveryNStep
 from logax._schedule import Once as Once
 from logax._schedule import OnSteps as OnSteps

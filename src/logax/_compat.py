@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 from jax._src import core as _core
@@ -99,6 +99,24 @@ def equation_context(equation: Equation) -> Iterator[None]:
         equation.ctx.manager,
     ):
         yield
+
+
+class JitArguments(NamedTuple):
+    """Positions and names of the arguments that a jitted function was told of."""
+
+    static: tuple[frozenset[int], frozenset[str]]
+    donated: tuple[frozenset[int], frozenset[str]]
+
+
+def jit_arguments(fun: Any) -> JitArguments:
+    """The static and the donated arguments of a function, none where it is not jitted."""
+    jit = getattr(fun, "_jit_info", None)
+    if jit is None:
+        return JitArguments((frozenset(), frozenset()), (frozenset(), frozenset()))
+    return JitArguments(
+        (frozenset(jit.static_argnums or ()), frozenset(jit.static_argnames or ())),
+        (frozenset(jit.donate_argnums or ()), frozenset(jit.donate_argnames or ())),
+    )
 
 
 def trace(fun: Callable[..., Any], *args: Tree) -> tuple[Jaxpr, Tree]:

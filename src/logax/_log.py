@@ -225,13 +225,30 @@ def _array(leaf: Any, what: str, where: str) -> Array:
     numeric = isinstance(leaf, (bool, int, float, complex, np.generic, np.ndarray))
     if numeric or hasattr(leaf, "__jax_array__"):
         try:
-            return jnp.asarray(leaf)
+            array = jnp.asarray(leaf)
         except (TypeError, OverflowError) as error:
             raise TypeError(f"{what} got {_received(leaf)} {where}: {error}") from error
+        if isinstance(leaf, (np.generic, np.ndarray)) and array.dtype != leaf.dtype:
+            _check_fits(np.asarray(leaf), array.dtype, what, where)
+        return array
     raise TypeError(
         f"{what} takes arrays, numbers and PRNG keys, or pytrees of them, and got "
         f"{_received(leaf)} {where}. Turn it into a number, or leave it out."
     )
+
+
+def _check_fits(given: Any, dtype: Any, what: str, where: str) -> None:
+    """JAX keeps 32 bits unless told otherwise: rounding is its way, but no number may change."""
+    with np.errstate(over="ignore"):
+        kept = given.astype(dtype)
+    rounded = jnp.issubdtype(dtype, jnp.inexact)
+    if not np.array_equal(
+        np.isfinite(kept) if rounded else kept, np.isfinite(given) if rounded else given
+    ):
+        raise TypeError(
+            f"{what} got {given.dtype.name} numbers {where} that {dtype.name} cannot hold. "
+            "Scale them, or set `jax_enable_x64`."
+        )
 
 
 def _received(value: Any) -> str:

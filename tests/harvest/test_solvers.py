@@ -83,9 +83,7 @@ def test_a_log_in_custom_root_is_harvested_or_warned_about() -> None:
         out, logs = logax.spool(root)(4.0)
         np.testing.assert_array_equal(logs["start"], [1.0])
     else:  # a primitive that hides its functions
-        with pytest.warns(
-            UserWarning, match=r"`start`, logged at .*test_solvers\.py:\d+, is lost"
-        ):
+        with pytest.warns(UserWarning, match=r"`start`, logged at .*test_solvers\.py:\d+, is lost"):
             out, logs = logax.spool(root)(4.0)
         assert dict(logs) == {}
     assert float(out) == 2.0

@@ -21,7 +21,8 @@ import numpy as np
 from logax._columns.records import Records, Share
 from logax._columns.rows import is_concrete, is_key_array, module_of, one_blank_row, record_rank
 from logax._compat import Array, Tree
-from logax._reduce import OneValue, Record, as_reducer
+from logax._reduce import Record
+from logax._reducers import OneValue, as_reducer
 
 Reduced = tuple[Tree, dict[str, Array], Array | None]
 

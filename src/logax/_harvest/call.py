@@ -142,7 +142,7 @@ class Harvested:
             marked = self._static.marked(given, len(self._owner))
             static.update((i, x) for i, x in enumerate(leaves) if marked[i])
         moving = [x for i, x in enumerate(leaves) if i not in static]
-        return moving, (structure, tuple((i, _Hashed(x)) for i, x in static.items()))
+        return moving, (structure, tuple((i, Fixed(x)) for i, x in static.items()))
 
     def _inside(self, given: Tree) -> Any:
         """Harvest in place, in the midst of a trace."""
@@ -156,7 +156,7 @@ class Harvested:
         """What runs for one structure and set of static leaves. It holds the function weakly."""
         if references.present(given):
             return _UPDATES_IN_PLACE
-        leaves, (structure, static) = self._signature(given)
+        _, (structure, static) = self._signature(given)
         fixed = {i: x.value for i, x in static}
         moving = [i for i in range(structure.num_leaves) if i not in fixed]
         harvester, options = self._harvester, self._options
@@ -169,7 +169,9 @@ class Harvested:
             return _Partly.of(result)
 
         run.__name__ = run.__qualname__ = getattr(self._fun, "__name__", type(self._fun).__name__)
-        return jax.jit(run, donate_argnums=_donated(self._fun, given, leaves))
+        donated = _Named(*_compat.jit_arguments(self._fun).donated).marked(given, len(self._owner))
+        given_up = [at for at, i in enumerate(moving) if donated[i]]
+        return jax.jit(run, donate_argnums=given_up)
 
     def _pure(self) -> Callable[..., Any]:
         """The same harvest of the function made free of references."""
@@ -226,7 +228,7 @@ class _Partly:
     def of(result: Tree) -> Tree:
         """The result as a compiled function can return it."""
         leaves, structure = jax.tree.flatten(result)
-        kept = tuple((i, _Hashed(x)) for i, x in enumerate(leaves) if not _is_array(x))
+        kept = tuple((i, Fixed(x)) for i, x in enumerate(leaves) if not _is_array(x))
         if not kept:
             return result
         return _Partly([x for x in leaves if _is_array(x)], (structure, kept))
@@ -247,8 +249,8 @@ class _Partly:
         return cls(list(arrays), static)
 
 
-class _Hashed:
-    """A static leaf as part of a key: by value where it can be hashed, else by identity."""
+class Fixed:
+    """Any object as part of a key: by value where it can be hashed, else by identity."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -261,7 +263,7 @@ class _Hashed:
         return self._hash
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, _Hashed):
+        if not isinstance(other, Fixed):
             return False
         one, two = self.value, other.value
         if one is two:
@@ -270,11 +272,14 @@ class _Hashed:
 
 
 @dataclasses.dataclass(frozen=True)
-class _StaticArguments:
-    """The arguments that `static_argnums` and `static_argnames` name."""
+class _Named:
+    """Some arguments of a function, by position and by name."""
 
     numbers: frozenset[int]
     names: frozenset[str]
+
+    def __bool__(self) -> bool:
+        return bool(self.numbers or self.names)
 
     def marked(self, given: Tree, owners: int) -> list[bool]:
         """For each leaf, whether it belongs to one of them; owners of methods come first."""
@@ -296,45 +301,33 @@ def _static_arguments(
     fun: Callable[..., Any],
     static_argnums: int | Sequence[int] | None,
     static_argnames: str | Sequence[str] | None,
-) -> _StaticArguments | None:
-    """Both ways of naming, each completed from the other by the function's signature."""
-    if static_argnums is None and static_argnames is None:
-        return None
+) -> _Named:
+    """What the user names, completed by the function's signature, and what `jit` was told."""
     numbers = {static_argnums} if isinstance(static_argnums, int) else set(static_argnums or ())
     names = {static_argnames} if isinstance(static_argnames, str) else set(static_argnames or ())
+    if numbers or names:
+        parameters = _parameters(fun)
+        known = [p.name for p in parameters]
+        variadic = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters)
+        unknown = sorted(name for name in names if name not in known)
+        if parameters and unknown and not variadic:
+            name = getattr(fun, "__name__", fun)
+            raise ValueError(
+                f"`static_argnames` names {unknown}, and the arguments of `{name}` are {known}."
+            )
+        by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        positional = [p.name for p in parameters if p.kind in by_position]
+        numbers |= {positional.index(name) for name in names if name in positional}
+        names |= {positional[i] for i in numbers if -len(positional) <= i < len(positional)}
+    jit = _compat.jit_arguments(fun)
+    return _Named(frozenset(numbers | jit.static[0]), frozenset(names | jit.static[1]))
+
+
+def _parameters(fun: Callable[..., Any]) -> list[inspect.Parameter]:
     try:
-        parameters = list(inspect.signature(fun).parameters.values())
+        return list(inspect.signature(fun).parameters.values())
     except (TypeError, ValueError):
-        parameters = []
-    known = [p.name for p in parameters]
-    variadic = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters)
-    unknown = sorted(name for name in names if name not in known)
-    if parameters and unknown and not variadic:
-        name = getattr(fun, "__name__", fun)
-        raise ValueError(
-            f"`static_argnames` names {unknown}, and the arguments of `{name}` are {known}."
-        )
-    by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    positional = [p.name for p in parameters if p.kind in by_position]
-    numbers |= {positional.index(name) for name in names if name in positional}
-    names |= {positional[i] for i in numbers if -len(positional) <= i < len(positional)}
-    return _StaticArguments(frozenset(numbers), frozenset(names))
-
-
-def _donated(fun: Any, given: Tree, leaves: Sequence[Any]) -> tuple[int, ...]:
-    """Which leaves a jitted function donates: whoever compiles around it must donate them too."""
-    if not isinstance(fun, jax.stages.Wrapped) or not all(map(_is_array, jax.tree.leaves(given))):
-        return ()
-    _, args, kwargs = given
-    inner, _ = _compat.parts(jax.make_jaxpr(fun)(*args, **kwargs))
-    donated = {
-        atom
-        for equation in inner.eqns
-        if "donated_invars" in equation.params
-        for atom, gives in zip(equation.invars, equation.params["donated_invars"], strict=True)
-        if gives
-    }
-    return tuple(i for i, v in enumerate(inner.invars[: len(leaves)]) if v in donated)
+        return []
 
 
 def _is_array(leaf: Any) -> bool:

@@ -83,6 +83,8 @@ def _run_while(equation: Equation, args: Sequence[Array], frame: Frame) -> Seque
 
     def goes_on(child: Frame, carry: Sequence[Array]) -> Array:
         (again,) = walk(child, params["cond_jaxpr"], [*cond_consts, *carry])
+        if again.ndim:  # JAX batched this loop: it runs while any lane does
+            again = jnp.any(again)
         return again if child.valid is None else again & child.valid
 
     def body(carried: Tree) -> Tree:

@@ -23,23 +23,15 @@ from logax._logdict import logdict
 def present(given: Tree) -> bool:
     """Whether any argument is such an object. Costs nothing where flax nnx is not imported."""
     nnx = sys.modules.get("flax.nnx")
-    if nnx is None:
-        return False
-
-    def is_reference(x: Any) -> bool:
-        return isinstance(x, _kinds(nnx))
-
-    leaves = jax.tree.leaves(given, is_leaf=lambda x: is_reference(x) or isinstance(x, nnx.State))
-    return any(map(is_reference, leaves))
+    return nnx is not None and bool(_references(given, nnx))
 
 
 def call(given: Tree, pure: Callable[..., Any]) -> Any:
     """Call a function that was made `functional`, and update the objects in place."""
     nnx = sys.modules["flax.nnx"]
-    structure, state = nnx.split(_with_arrays(given, nnx))
-    result = pure(structure, state)
+    result = pure(*nnx.split(_with_arrays(given, nnx)))
     (out, changed), logs = result if isinstance(result[1], logdict) else (result, None)
-    nnx.update(given, changed)
+    nnx.update(_references(given, nnx), changed)
     return out if logs is None else (out, logs)
 
 
@@ -52,10 +44,12 @@ def functional(fun: Any) -> Callable[..., Any]:
     reference = weakly(fun)
 
     def pure(structure: Any, state: Any) -> Any:
-        tree_fun, args, kwargs = objects = nnx.merge(structure, state)
+        tree_fun, args, kwargs = given = nnx.merge(structure, state)
+        objects = _references(given, nnx)
+        before, _ = nnx.split(objects)
         out = (reference() if tree_fun is None else tree_fun)(*args, **kwargs)
         after, changed = nnx.split(objects)
-        if after != structure:
+        if after != before:
             raise TypeError(
                 f"`{name}` changes the structure of a flax nnx object that it is given (an "
                 "attribute or a variable is new, gone or another), which a harvest cannot hand "
@@ -66,6 +60,13 @@ def functional(fun: Any) -> Callable[..., Any]:
     name = getattr(fun, "__name__", type(fun).__name__)
     pure.__name__ = pure.__qualname__ = name
     return pure
+
+
+def _references(given: Tree, nnx: Any) -> list[Any]:
+    """The objects among the arguments; a `State` is a plain pytree."""
+    kinds = _kinds(nnx)
+    leaves = jax.tree.leaves(given, is_leaf=lambda x: isinstance(x, (*kinds, nnx.State)))
+    return [x for x in leaves if isinstance(x, kinds)]
 
 
 def _with_arrays(given: Tree, nnx: Any) -> Tree:

@@ -38,8 +38,9 @@ def _census_shard_map(equation: Equation, harvest: Harvest) -> Census:
         ):
             raise ValueError(
                 f"`{key}`, logged at {tally.sites[0]}, may have a different number of records on "
-                "each shard of a `shard_map`. Put the harvest inside: "
-                "`jax.shard_map(logax.spool(f), ...)`."
+                "each shard of a `shard_map`. Harvest inside of it, each shard for itself: "
+                "`jax.shard_map(g, ...)` of a `g` that calls `logax.spool(f)(x)` and returns the "
+                "logs with an axis for the shards, `jax.tree.map(lambda a: a[None], logs)`."
             )
         census[key] = tally.on_shards(frozenset(axes), number)
     return census

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 
 from logax._compat import Array, Equation, Tree
 from logax._harvest import census as counting
-from logax._harvest.call import Harvested, Harvester, Traced
+from logax._harvest.call import Fixed, Harvested, Harvester, Traced
 from logax._harvest.census import Census, Tally
 from logax._harvest.choice import Choice, Names, as_names
 from logax._harvest.groups import Group, grouped
@@ -36,7 +36,7 @@ from logax._harvest.storage import (
 from logax._harvest.walker import Frame, Harvest, walk
 from logax._log import log_p
 from logax._logdict import logdict
-from logax._reduce import as_reducer, is_arithmetic
+from logax._reducers import as_reducer, is_arithmetic
 from logax._schedule import whole
 
 
@@ -96,7 +96,7 @@ class Options:
     choice: Choice
     keep_logs: bool
     interval: int
-    reduce: tuple[tuple[str, Any], ...]
+    reduce: tuple[tuple[str, Fixed], ...]
     capacity: tuple[tuple[str, int], ...]
 
 
@@ -167,11 +167,15 @@ class Spool(Harvest):
 
     def warn_of_losses(self, traced: Traced) -> None:
         """Say which names match nothing, and which logs are where no harvest can see them."""
-        for pattern in self.options.choice.argnames or ():
+        options = self.options
+        patterns = [("argnames", pattern) for pattern in options.choice.argnames or ()]
+        patterns += [("reduce", pattern) for pattern, _ in options.reduce if pattern != "*"]
+        patterns += [("capacity", pattern) for pattern, _ in options.capacity if pattern != "*"]
+        keys = ", ".join(f"`{key}`" for key in sorted({key for _, key in self._logged}))
+        for option, pattern in patterns:
             if not any(fnmatch.filter(names, pattern) for names in self._logged):
-                keys = ", ".join(f"`{key}`" for key in sorted({key for _, key in self._logged}))
                 warnings.warn(
-                    f"`argnames` has {pattern!r}, which matches no log. The keys there are: "
+                    f"`{option}` has {pattern!r}, which matches no log. The keys there are: "
                     f"{keys or 'none'}.",
                     stacklevel=2,
                 )
@@ -192,16 +196,18 @@ def _row(x: Array) -> Array:
 def _place(tally: Tally, options: Options) -> tuple[Any, ...]:
     """Where the records of a key wait: with blocks, in a ring of so many rows, or in a reducer."""
     key = tally.entry.key
-    how = _first_match(options.reduce, key)
+    name = key.removeprefix(options.choice.prefix)
+    how = _first_match(options.reduce, name)
     if how is not None:
+        how = how.value
         if any(leaf.key_impl for leaf in tally.entry.leaves) and is_arithmetic(as_reducer(how)):
             raise TypeError(
                 f"`reduce` by {how!r} cannot compute with the PRNG keys of `{key}`, logged at "
                 f"{tally.sites[0]}. Reduce it by 'first', 'last' or 'count'."
             )
         # Only the built-in reducers are known to treat each key of a group by itself.
-        return ("reduce", how, None if isinstance(how, str) else key)
-    capacity = _first_match(options.capacity, key)
+        return ("reduce", Fixed(how), None if isinstance(how, str) else key)
+    capacity = _first_match(options.capacity, name)
     most = None if tally.most is None else -(-tally.most // options.interval)
     if most is None and capacity is None:
         raise ValueError(
@@ -218,7 +224,7 @@ def _place(tally: Tally, options: Options) -> tuple[Any, ...]:
 def _store(tally: Tally, place: tuple[Any, ...], interval: int) -> Store | None:
     """The store of a group, or None where its records travel as blocks."""
     if place[0] == "reduce":
-        return Reduction(tally.on_no_shards(), as_reducer(place[1]), interval)
+        return Reduction(tally.on_no_shards(), as_reducer(place[1].value), interval)
     if place[0] == "ring":
         return Ring(tally.on_no_shards(), place[1], interval)
     return None
@@ -266,13 +272,13 @@ def _at_least_one(name: str, number: Any) -> int:
     return checked
 
 
-def _frozen_reduce(reduce: Any) -> tuple[tuple[str, Any], ...]:
+def _frozen_reduce(reduce: Any) -> tuple[tuple[str, Fixed], ...]:
     if reduce is None:
         return ()
     each = reduce if isinstance(reduce, Mapping) else {"*": reduce}
     for how in each.values():
         as_reducer(how)
-    return tuple(each.items())
+    return tuple((key, Fixed(how)) for key, how in each.items())
 
 
 def _frozen_capacity(capacity: Any) -> tuple[tuple[str, int], ...]:

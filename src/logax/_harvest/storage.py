@@ -24,6 +24,7 @@ from logax._compat import Array, Tree, make_varying
 from logax._harvest.census import Tally
 from logax._logdict import missing_step
 from logax._reduce import Record, RecordReducer
+from logax._reducers import written
 
 
 class Block(NamedTuple):
@@ -139,7 +140,7 @@ class Reduction:
     def _fold(self, state: Tree, record: Block) -> Tree:
         folded, seen = state
         new = self._reducer.step(folded, Record(value_of(self._tally, record.leaves), record.steps))
-        _check_same_types(folded, new, self._reducer)
+        _check_same_types(folded, new, written(self._reducer))
         due = record.valid
         if self._interval > 1:
             on_time = seen % self._interval == 0
@@ -247,11 +248,15 @@ def value_of(tally: Tally, leaves: Sequence[Any]) -> Tree:
 
 
 def _check_same_types(old: Tree, new: Tree, reducer: Any) -> None:
-    def types(tree: Tree) -> Tree:
-        return jax.tree.map(lambda x: (jnp.shape(x), jnp.result_type(x)), tree)
+    def types(tree: Tree) -> tuple[Any, list[str]]:
+        leaves, structure = jax.tree.flatten(tree)
+        return structure, [f"{jnp.result_type(x).name}{list(jnp.shape(x))}" for x in leaves]
 
     if types(old) != types(new):
+        one, two = (
+            f"{', '.join(leaves)} in {structure}" for structure, leaves in map(types, (old, new))
+        )
         raise TypeError(
-            f"`{type(reducer).__name__}.step` must return a state like the one it was given, "
-            f"{types(old)}, and returned {types(new)}."
+            f"`step` of {reducer!r} must return a state like the one it was given, {one}, and "
+            f"returned {two}."
         )

@@ -1,0 +1,350 @@
+"""The reducers that are ready to use: by name, and `FirstNonFinite`.
+
+They are written as a user's are (see `_reduce`). Sums keep the digits that each addition loses, so
+that a mean over millions of records is as good as one over ten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from logax._compat import Array, Tree
+from logax._reduce import Record, RecordReducer, Reducer
+
+
+def as_reducer(how: Any) -> RecordReducer:
+    """The reducer that a user's word or object stands for."""
+    if isinstance(how, RecordReducer):
+        return how
+    if isinstance(how, str) and how in BUILT_IN:
+        how = BUILT_IN[how]
+    if isinstance(how, RecordReducer):
+        return how
+    if all(callable(getattr(how, name, None)) for name in ("start", "step", "merge", "finish")):
+        return OneValue(how)
+    raise ValueError(
+        f"`reduce` takes {', '.join(map(repr, BUILT_IN))}, a mapping from keys to these, or a "
+        f"`Reducer`, and got {how!r}."
+    )
+
+
+def written(reducer: RecordReducer) -> Any:
+    """The reducer as its author wrote it."""
+    return reducer.reducer if isinstance(reducer, OneValue) else reducer
+
+
+def is_arithmetic(how: RecordReducer) -> bool:
+    """Whether the reducer computes with values, rather than choosing or counting records."""
+    return not isinstance(written(how), (RecordReducer, _Count))
+
+
+class _Extreme(Reducer):
+    """The least or the greatest value."""
+
+    def __init__(self, fold: Callable[[Array, Array], Array], sign: int) -> None:
+        self._fold, self._sign = fold, sign
+
+    def start(self, like: Tree) -> Tree:
+        return jax.tree.map(lambda x: _beyond(x, self._sign), like)
+
+    def step(self, state: Tree, value: Tree) -> Tree:
+        return jax.tree.map(self._fold, state, value)
+
+    def merge(self, first: Tree, second: Tree) -> Tree:
+        return jax.tree.map(self._fold, first, second)
+
+    def finish(self, state: Tree) -> Tree:
+        return state
+
+
+class _Sum(Reducer):
+    """The sum, with the digits that each addition loses kept apart."""
+
+    def start(self, like: Tree) -> Tree:
+        return jax.tree.map(lambda x: _exactly(jnp.zeros(x.shape, _summed(x.dtype))), like)
+
+    def step(self, state: Tree, value: Tree) -> Tree:
+        return jax.tree.map(lambda v, s: s.plus(v.astype(s.high.dtype)), value, state)
+
+    def merge(self, first: Tree, second: Tree) -> Tree:
+        return _on_sums(lambda a, b: a.plus(b.high, b.low), first, second)
+
+    def finish(self, state: Tree) -> Tree:
+        return _on_sums(lambda s: s.value(), state)
+
+
+class _Mean(Reducer):
+    """The sum over the number of records."""
+
+    def start(self, like: Tree) -> Tree:
+        sums = jax.tree.map(lambda x: _exactly(jnp.zeros(x.shape, _inexact(x.dtype))), like)
+        return jnp.zeros((), jnp.int32), sums
+
+    def step(self, state: Tree, value: Tree) -> Tree:
+        return state[0] + 1, _SUM.step(state[1], value)
+
+    def merge(self, first: Tree, second: Tree) -> Tree:
+        return first[0] + second[0], _SUM.merge(first[1], second[1])
+
+    def finish(self, state: Tree) -> Tree:
+        count = jnp.maximum(state[0], 1)
+        return _on_sums(lambda s: (s.value() / count).astype(s.high.dtype), state[1])
+
+
+class _Std(Reducer):
+    """The spread around the mean, by Welford's recurrence."""
+
+    def start(self, like: Tree) -> Tree:
+        means = jax.tree.map(lambda x: _exactly(jnp.zeros(x.shape, _inexact(x.dtype))), like)
+        return jnp.zeros((), jnp.int32), means, _no_squares(means)
+
+    def step(self, state: Tree, value: Tree) -> Tree:
+        one = jax.tree.map(lambda v, m: _exactly(v.astype(m.high.dtype)), value, state[1])
+        return self.merge(state, (jnp.ones((), jnp.int32), one, _no_squares(one)))
+
+    def merge(self, first: Tree, second: Tree) -> Tree:
+        count = first[0] + second[0]
+        share = second[0] / jnp.maximum(count, 1)
+        apart = _on_sums(lambda a, b: (b.high - a.high) + (b.low - a.low), first[1], second[1])
+        means = _on_sums(lambda a, d: a.plus((d * share).astype(d.dtype)), first[1], apart)
+
+        def squares(a: _Exact, b: _Exact, d: Array) -> _Exact:
+            between = jnp.abs(d) ** 2 * (first[0] * share)
+            return a.plus(b.high, b.low).plus(between.astype(a.high.dtype))
+
+        return count, means, _on_sums(squares, first[2], second[2], apart)
+
+    def finish(self, state: Tree) -> Tree:
+        count, _, squares = state
+        divisor = jnp.maximum(count, 1)
+        return _on_sums(lambda s: jnp.sqrt(s.value() / divisor).astype(s.high.dtype), squares)
+
+
+class _Exact(NamedTuple):
+    """A sum in two parts: its value, and what rounding took from it."""
+
+    high: Array
+    low: Array
+
+    def plus(self, more: Array, less: Array | float = 0) -> _Exact:
+        """The sum with one more term, itself in two parts."""
+        if not jnp.issubdtype(self.high.dtype, jnp.inexact):
+            return _Exact(self.high + more, self.low)
+        # What was lost before goes in with the next term, so that it never piles up.
+        term = more + (self.low + less)
+        total = self.high + term
+        part = total - self.high
+        lost = (self.high - (total - part)) + (term - part)
+        # An infinity has no digits to lose, and would leave a NaN here.
+        return _Exact(total, jnp.where(jnp.isfinite(total), lost, 0).astype(total.dtype))
+
+    def value(self) -> Array:
+        """The sum as one number."""
+        return self.high + self.low
+
+
+class _Count(Reducer):
+    """How many records there were."""
+
+    def start(self, like: Tree) -> Tree:
+        return jax.tree.map(lambda _: jnp.zeros((), jnp.int32), like)
+
+    def step(self, state: Tree, value: Tree) -> Tree:
+        return jax.tree.map(lambda s: s + 1, state)
+
+    def merge(self, first: Tree, second: Tree) -> Tree:
+        return jax.tree.map(jnp.add, first, second)
+
+    def finish(self, state: Tree) -> Tree:
+        return state
+
+
+class _Chosen(RecordReducer):
+    """The first or the last record."""
+
+    def __init__(self, first: bool) -> None:
+        self._first = first
+
+    def start(self, like: Record) -> Tree:
+        return jnp.zeros((), bool), _zeros(like)
+
+    def step(self, state: Tree, record: Record) -> Tree:
+        return self.merge(state, (jnp.ones((), bool), record))
+
+    def merge(self, first: Tree, second: Tree) -> Tree:
+        keep = first[0] if self._first else ~second[0]
+        return first[0] | second[0], _where(keep, first[1], second[1])
+
+    def finish(self, state: Tree) -> tuple[Record, Array | None]:
+        return _row(state[1]), None
+
+
+class FirstNonFinite(RecordReducer):
+    """The first record that holds a NaN or an infinity, and those just before it.
+
+    Args:
+      window: How many records to keep at most, the bad one, which comes last, among them.
+
+    Constant memory, whatever the length of the run; where everything is finite nothing is kept.
+    """
+
+    def __init__(self, window: int = 5) -> None:
+        if not isinstance(window, int) or window < 1:
+            raise ValueError(f"`FirstNonFinite` takes a `window` of 1 or more, and got {window!r}.")
+        self.rows = window
+
+    def __repr__(self) -> str:
+        return f"FirstNonFinite(window={self.rows})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, FirstNonFinite) and other.rows == self.rows
+
+    def __hash__(self) -> int:
+        return hash((FirstNonFinite, self.rows))
+
+    def start(self, like: Record) -> Tree:
+        rows = jax.tree.map(lambda x: jnp.zeros((self.rows, *x.shape), x.dtype), like)
+        return rows, jnp.zeros((), jnp.int32), jnp.zeros((), bool)
+
+    def step(self, state: Tree, record: Record) -> Tree:
+        rows, filled, found = state
+        bad = [~jnp.isfinite(x).all() for x in jax.tree.leaves(record.value) if _can_be_bad(x)]
+        shifted = jax.tree.map(lambda r, x: jnp.concatenate([r[1:], x[None]]), rows, record)
+        new = (
+            shifted,
+            jnp.minimum(filled + 1, self.rows),
+            jnp.stack(bad).any() if bad else jnp.zeros((), bool),
+        )
+        return _where(found, state, new)
+
+    def merge(self, first: Tree, second: Tree) -> Tree:
+        rows, filled, found = first
+        later, more, _ = second
+
+        # Real rows are the last ones: those of `first` move up by as many as `second` brings.
+        moved = jnp.arange(self.rows) + more
+
+        def joined(a: Array, b: Array) -> Array:
+            kept = a[jnp.minimum(moved, self.rows - 1)]
+            return jnp.where(_shaped(moved < self.rows, a), kept, b)
+
+        new = (jax.tree.map(joined, rows, later), jnp.minimum(filled + more, self.rows), second[2])
+        return _where(found, first, new)
+
+    def finish(self, state: Tree) -> tuple[Record, Array | None]:
+        rows, filled, found = state
+        kept = jnp.where(found, filled, 0)
+        real = jnp.arange(self.rows) < kept
+
+        def ordered(x: Array) -> Array:
+            # Here the real rows come last, in a logdict they come first.
+            x = jnp.roll(x, filled - self.rows, 0)
+            return jnp.where(_shaped(real, x), x, jnp.zeros_like(x))
+
+        return jax.tree.map(ordered, rows), kept
+
+
+class OneValue(RecordReducer):
+    """A `Reducer` as a `RecordReducer`: keeps the steps of the last record beside its value."""
+
+    def __init__(self, reducer: Reducer) -> None:
+        self.reducer = reducer
+
+    def start(self, like: Record) -> Tree:
+        return self.reducer.start(like.value), _CHOOSE_LAST.start(Record(None, like.steps))
+
+    def step(self, state: Tree, record: Record) -> Tree:
+        value, steps = state
+        steps = _CHOOSE_LAST.step(steps, Record(None, record.steps))
+        return self.reducer.step(value, record.value), steps
+
+    def merge(self, first: Tree, second: Tree) -> Tree:
+        value = self.reducer.merge(first[0], second[0])
+        return value, _CHOOSE_LAST.merge(first[1], second[1])
+
+    def finish(self, state: Tree) -> tuple[Record, Array | None]:
+        steps, count = _CHOOSE_LAST.finish(state[1])
+        value = jax.tree.map(lambda x: jnp.asarray(x)[None], self.reducer.finish(state[0]))
+        return Record(value, steps.steps), count
+
+
+def _zeros(like: Tree) -> Tree:
+    return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), like)
+
+
+def _row(tree: Tree) -> Tree:
+    return jax.tree.map(lambda x: x[None], tree)
+
+
+def _where(choose: Array, yes: Tree, no: Tree) -> Tree:
+    return jax.tree.map(lambda a, b: jnp.where(choose, a, b), yes, no)
+
+
+def _shaped(mask: Array, like: Array) -> Array:
+    return mask.reshape(mask.shape + (1,) * (like.ndim - mask.ndim))
+
+
+def _can_be_bad(x: Array) -> bool:
+    return bool(jnp.issubdtype(x.dtype, jnp.inexact))
+
+
+def _inexact(dtype: Any) -> Any:
+    """The dtype to average in: 32 bits or more, since sums of narrower floats stop growing."""
+    return jnp.promote_types(dtype, jnp.float32)
+
+
+def _summed(dtype: Any) -> Any:
+    """The dtype to add up in."""
+    if jnp.issubdtype(dtype, jnp.inexact):
+        return _inexact(dtype)
+    unsigned = jnp.issubdtype(dtype, jnp.unsignedinteger)
+    return jnp.promote_types(dtype, jnp.uint32 if unsigned else jnp.int32)
+
+
+def _beyond(like: Any, sign: int) -> Array:
+    """What no value of a dtype is above (sign 1) or below (sign -1)."""
+    dtype = like.dtype
+    if dtype == jnp.bool_:
+        return jnp.full(like.shape, sign > 0)
+    if jnp.issubdtype(dtype, jnp.integer):
+        limits = jnp.iinfo(dtype)
+        return jnp.full(like.shape, limits.max if sign > 0 else limits.min, dtype)
+    if jnp.issubdtype(dtype, jnp.floating):
+        return jnp.full(like.shape, sign * jnp.inf, dtype)
+    raise TypeError(
+        f"`reduce` by 'min' or 'max' takes values that have an order, and got {dtype.name}."
+    )
+
+
+def _exactly(x: Array) -> _Exact:
+    return _Exact(x, jnp.zeros_like(x))
+
+
+def _no_squares(means: Tree) -> Tree:
+    return _on_sums(lambda m: _exactly(jnp.zeros(m.high.shape, jnp.abs(m.high).dtype)), means)
+
+
+def _is_sum(x: Any) -> bool:
+    return isinstance(x, _Exact)
+
+
+def _on_sums(function: Callable[..., Any], *trees: Tree) -> Tree:
+    return jax.tree.map(function, *trees, is_leaf=_is_sum)
+
+
+_CHOOSE_LAST = _Chosen(first=False)
+_SUM = _Sum()
+BUILT_IN: dict[str, Reducer | RecordReducer] = {
+    "mean": _Mean(),
+    "sum": _SUM,
+    "min": _Extreme(jnp.minimum, 1),
+    "max": _Extreme(jnp.maximum, -1),
+    "std": _Std(),
+    "first": _Chosen(first=True),
+    "last": _CHOOSE_LAST,
+    "count": _Count(),
+}

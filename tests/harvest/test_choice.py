@@ -1,0 +1,254 @@
+"""Which logs a harvest takes, under which names, and what it leaves to the one around it."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import logax
+
+X = np.arange(1.0, 4.0, dtype=np.float32)
+
+
+def program(x: Any) -> Any:
+    logax.log({"loss": x.sum(), "loss/aux": x[0]}, tags="train")
+    logax.log({"grad": {"weight": x * 2, "layers": [x, x + 1]}}, tags=("train", "heavy"))
+    logax.log({"debug": x[1]}, explicit=True)
+    logax.log({"verbose": x[2]}, explicit=True, tags="heavy")
+    logax.log({"plain": x})
+    return x + 1
+
+
+def keys(**options: Any) -> list[str]:
+    out, logs = logax.spool(program, **options)(X)
+    np.testing.assert_array_equal(out, X + 1)
+    return list(logs)
+
+
+def test_without_a_choice_all_but_explicit_logs_are_taken() -> None:
+    assert keys() == ["loss", "loss/aux", "grad", "plain"]
+
+
+@pytest.mark.parametrize(
+    ("argnames", "wanted"),
+    [
+        ("loss", ["loss"]),
+        ("loss*", ["loss", "loss/aux"]),
+        (["plain", "loss"], ["loss", "plain"]),
+        ("*", ["loss", "loss/aux", "grad", "debug", "verbose", "plain"]),
+        ("debug", ["debug"]),
+        (["[dv]*"], ["debug", "verbose"]),
+        ("grad", ["grad"]),
+        (("p????",), ["plain"]),
+    ],
+)
+def test_argnames_choose_by_name_and_glob_explicit_logs_too(argnames: Any, wanted: Any) -> None:
+    assert keys(argnames=argnames) == wanted
+
+
+@pytest.mark.parametrize(
+    ("tags", "wanted"),
+    [
+        ("train", ["loss", "loss/aux", "grad"]),
+        ("heavy", ["grad", "verbose"]),
+        (["train", "heavy"], ["loss", "loss/aux", "grad", "verbose"]),
+        ("unknown", []),
+    ],
+)
+def test_tags_choose_logs_that_have_one_of_them(tags: Any, wanted: Any) -> None:
+    assert keys(tags=tags) == wanted
+
+
+def test_names_and_tags_together_must_both_fit() -> None:
+    assert keys(argnames=["loss", "grad", "verbose"], tags="heavy") == ["grad", "verbose"]
+
+
+def test_argnames_choose_leaves_of_a_pytree_by_their_path() -> None:
+    _, logs = logax.spool(program, argnames=["grad/layers/*"])(X)
+    assert list(logs) == ["grad"]
+    assert logs["grad"]["weight"] is None
+    np.testing.assert_array_equal(logs["grad"]["layers"][0], [X])
+    np.testing.assert_array_equal(logs["grad"]["layers"][1], [X + 1])
+    _, logs = logax.spool(program, argnames="*/weight")(X)
+    np.testing.assert_array_equal(logs["grad"]["weight"], [X * 2])
+    assert logs["grad"]["layers"] == [None, None]
+
+
+def test_names_that_match_nothing_are_warned_about_with_the_keys_there_are() -> None:
+    there_are = "`debug`, `grad`, `loss`, `loss/aux`, `plain`, `verbose`"
+    message = f"`argnames` has 'lose', which matches no log. The keys there are: {there_are}"
+    with pytest.warns(UserWarning, match=re.escape(message)):
+        assert keys(argnames=["lose", "plain"]) == ["plain"]
+    with pytest.warns(UserWarning, match="The keys there are: none"):
+        logax.spool(lambda x: x, argnames="loss")(X)
+
+
+@pytest.mark.parametrize("name", ["argnames", "tags"])
+def test_a_choice_that_is_no_string_is_an_error(name: str) -> None:
+    with pytest.raises(TypeError, match=f"`{name}` takes a string or strings"):
+        logax.spool(program, **{name: ["loss", 3]})  # type: ignore[arg-type]
+
+
+def test_a_prefix_goes_in_front_of_every_key_everywhere() -> None:
+    def body(carry: Any, i: Any) -> Any:
+        logax.log({"carry": carry}, step=i, prefix="inner/")
+        return carry + 1, None
+
+    def function(x: Any) -> Any:
+        x, _ = jax.jit(lambda x: lax.scan(body, x, jnp.arange(2)))(x)
+        return lax.cond(x[0] > 0, lambda x: (logax.log({"branch": x}), x)[1], lambda x: x, x)
+
+    _, logs = logax.spool(function, prefix="run1-")(X)
+    assert list(logs) == ["run1-inner/carry", "run1-branch"]
+    np.testing.assert_array_equal(logs["run1-inner/carry"], [X, X + 1])
+    np.testing.assert_array_equal(logs.steps["step"]["run1-inner/carry"], [0, 1])
+    # Names are chosen as `log` gave them; reductions and capacities go by the final key.
+    _, logs = logax.spool(
+        function, argnames="inner/carry", prefix="run1-", reduce={"run1-inner/*": "last"}
+    )(X)
+    assert list(logs) == ["run1-inner/carry"]
+    np.testing.assert_array_equal(logs["run1-inner/carry"], [X + 1])
+
+
+def test_an_inner_harvest_takes_its_logs_and_leaves_the_rest_to_the_outer_one() -> None:
+    def outer(x: Any) -> Any:
+        logax.log({"before": x})
+        out, logs = logax.spool(program, argnames=["loss", "grad/weight"])(x)
+        logax.log({"after": logs["loss"][0]})
+        return out, logs
+
+    (out, inside), outside = logax.spool(outer)(X)
+    np.testing.assert_array_equal(out, X + 1)
+    assert list(inside) == ["loss", "grad"]
+    assert inside["grad"]["layers"] == [None, None]
+    assert list(outside) == ["before", "loss/aux", "grad", "plain", "after"]
+    assert outside["grad"]["weight"] is None
+    np.testing.assert_array_equal(outside["grad"]["layers"], [[X], [X + 1]])
+    np.testing.assert_array_equal(outside["after"], [X.sum()])
+
+
+def test_keep_logs_leaves_those_that_are_taken_as_well() -> None:
+    inner = logax.spool(program, argnames=["loss", "debug"], keep_logs=True, prefix="inner/")
+    (_, inside), outside = logax.spool(inner)(X)
+    assert list(inside) == ["inner/loss", "inner/debug"]
+    assert list(outside) == ["loss", "loss/aux", "grad", "plain"]
+    (_, inside), outside = logax.spool(inner, argnames=["debug", "loss"])(X)
+    assert list(outside) == ["loss", "debug"]
+
+
+@pytest.mark.parametrize("keep_logs", [False, True])
+def test_each_of_three_nested_harvests_takes_its_own(keep_logs: bool) -> None:
+    first = logax.spool(program, argnames="loss", keep_logs=keep_logs)
+    second = logax.spool(jax.jit(first), tags="train", keep_logs=keep_logs)
+    ((_, one), two), three = logax.spool(second)(X)
+    assert list(one) == ["loss"]
+    assert list(two) == (["loss"] if keep_logs else []) + ["loss/aux", "grad"]
+    assert list(three) == (["loss", "loss/aux", "grad", "plain"] if keep_logs else ["plain"])
+
+
+@pytest.mark.parametrize("keep_logs", [False, True])
+def test_an_inner_harvest_in_a_loop_and_in_lanes_leaves_right_records(keep_logs: bool) -> None:
+    def each(x: Any) -> Any:
+        logax.log({"taken": x, "left": -x})
+        return x
+
+    def body(carry: Any, i: Any) -> Any:
+        out, logs = jax.vmap(logax.spool(each, argnames="taken", keep_logs=keep_logs))(carry)
+        return out + 1, logs
+
+    (_, inside), outside = logax.spool(lambda x: lax.scan(body, x, jnp.arange(2)))(X)
+    np.testing.assert_array_equal(inside["taken"], np.stack([X, X + 1])[..., None])
+    assert list(outside) == (["taken", "left"] if keep_logs else ["left"])
+    np.testing.assert_array_equal(outside["left"], [-X, -X - 1])
+    if keep_logs:
+        np.testing.assert_array_equal(outside["taken"], [X, X + 1])
+
+
+def test_a_log_in_a_branch_that_does_not_run_is_left_to_the_outer_harvest_as_it_is() -> None:
+    def branching(x: Any) -> Any:
+        def yes(x: Any) -> Any:
+            logax.log({"taken": x, "left": x * 2})
+            return x
+
+        return lax.cond(x[0] > 0, yes, lambda x: x, x)
+
+    inner = logax.spool(branching, argnames="taken")
+    for x, count in ((X, 1), (-X, 0)):
+        (_, inside), outside = logax.spool(inner)(x)
+        assert int(inside.count["taken"]) == int(outside.count["left"]) == count
+        if count:
+            np.testing.assert_array_equal(outside["left"], [2 * x])
+
+
+def test_options_of_an_inner_harvest_do_not_touch_what_it_leaves() -> None:
+    def function(x: Any) -> Any:
+        def body(carry: Any, i: Any) -> Any:
+            logax.log({"a": carry, "b": carry}, step=i)
+            return carry * 2, None
+
+        return lax.scan(body, x, jnp.arange(4))[0]
+
+    inner = logax.spool(function, argnames="a", reduce="last", keep_logs=True)
+    (_, inside), outside = logax.spool(inner, interval=2)(X)
+    np.testing.assert_array_equal(inside["a"], [8 * X])
+    for key in ("a", "b"):
+        np.testing.assert_array_equal(outside[key], [X, 4 * X])
+        np.testing.assert_array_equal(outside.steps["step"][key], [0, 2])
+
+
+def test_without_an_outer_harvest_what_is_left_disappears() -> None:
+    def by_hand(x: Any) -> Any:
+        row = jnp.expand_dims(x, 0)
+        return x + 1, {"plain": row}
+
+    def chosen(x: Any) -> Any:
+        out, logs = logax.spool(program, argnames="plain", keep_logs=True)(x)
+        return out, dict(logs)
+
+    texts = [jax.jit(function).lower(X).as_text() for function in (chosen, by_hand)]
+    assert texts[0].replace("@jit_chosen", "@jit_by_hand") == texts[1]
+
+
+def test_nolog_silences_a_part_and_nothing_else() -> None:
+    def function(x: Any) -> Any:
+        logax.log({"before": x})
+        x = logax.nolog(program)(x)
+        x = jax.vmap(logax.nolog(jax.jit(lambda x: (logax.log({"inner": x}), x * 2)[1])))(x)
+        logax.log({"after": x})
+        return x
+
+    out, logs = logax.spool(function, argnames="*")(X)
+    np.testing.assert_array_equal(out, 2 * (X + 1))
+    assert list(logs) == ["before", "after"]
+    np.testing.assert_array_equal(logs["after"], [out])
+
+
+def test_a_harvest_inside_nolog_still_works() -> None:
+    def function(x: Any) -> Any:
+        logax.log({"silent": x})
+        out, logs = logax.spool(program, argnames="plain")(x)
+        return out, logs
+
+    (_, inside), outside = logax.spool(logax.nolog(function))(X)
+    assert list(inside) == ["plain"]
+    assert dict(outside) == {}
+
+
+def test_nolog_gives_results_and_gradients_of_the_function() -> None:
+    def loss(x: Any) -> Any:
+        logax.log({"x": x})
+        return (x * x).sum()
+
+    quiet = logax.nolog(loss)
+    assert float(quiet(X)) == float(loss(X))
+    np.testing.assert_array_equal(jax.grad(quiet)(X), jax.grad(loss)(X))
+    np.testing.assert_array_equal(jax.vmap(quiet)(X[None]), jax.vmap(loss)(X[None]))
+    (out, gradient), logs = logax.spool(jax.value_and_grad(quiet))(X)
+    assert (float(out), dict(logs)) == (float(loss(X)), {})
+    np.testing.assert_array_equal(gradient, 2 * X)
