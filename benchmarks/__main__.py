@@ -35,8 +35,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--quick", action="store_true", help="three repetitions: does it run?")
     parser.add_argument("--seconds", type=float, default=6.0, help="time for a row (6)")
     parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="write results there")
+    parser.add_argument("--show", type=pathlib.Path, metavar="FILE", help="its table, run nothing")
     parser.add_argument("--list", action="store_true", help="show the rows, run nothing")
     options = parser.parse_args(arguments)
+    if options.show:
+        print(table(json.loads(options.show.read_text())))
+        return
     chosen = [case for case in CASES if options.only in f"{case.group}: {case.name}"]
     if not chosen:
         parser.error(f"no row has {options.only!r} in it; `--list` shows them")

@@ -1,7 +1,7 @@
 """Tracing and compiling of functions that JAX has not seen before.
 
-The large one logs 27 keys: in straight code, in a scan, in a `while_loop` and in a jitted helper that
-is used 40 times.
+The large one logs 27 keys: in straight code, in a scan, in a `while_loop` and in a jitted helper
+that is used 40 times.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ Both are warm and run in one process. A *repetition* times each of them once, in
 that whatever drifts (clock, temperature, other work) meets both alike. Each timing makes as many
 calls as fill about half a millisecond, less than a scheduler's slice, and waits for every result.
 The garbage collector is off while the clock runs. Of each side the median is kept, and the ratio is
-the median of the ratios of the repetitions. Beside it stands the ratio of the fastest timings, which
-a busy machine disturbs least.
+the median of the ratios of the repetitions. Beside it stands the ratio of the fastest timings,
+which a busy machine disturbs least.
 """
 
 from __future__ import annotations

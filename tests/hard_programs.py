@@ -173,6 +173,19 @@ def loops_of_length_zero_within_scan(ns: Namespace, state: State) -> State:
 
 
 @hard
+def cond_in_a_loop_of_length_zero_in_a_branch(ns: Namespace, state: State) -> State:
+    def logs(state: State) -> State:
+        ns.log({"loss": state["x"]})
+        return advanced(state)
+
+    def loops(state: State) -> State:
+        state = ns.fori_loop(0, 0, lambda _, s: ns.cond(s["x"] > 7, logs, advanced, s), state)
+        return logs(state)
+
+    return ns.cond(state["n"] > 2, loops, logs, state)
+
+
+@hard
 def one_key_at_sites_with_other_steps(ns: Namespace, state: State) -> State:
     ns.log({"loss": state["x"]}, step=1)
     ns.log({"loss": state["x"] + 1}, episode=state["n"], time=0.5)

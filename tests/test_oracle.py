@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hard_programs import HARD
+from hard_programs import HARD, loops_of_length_zero
 from oracle import Program
 from oracle_checks import (
     REDUCTIONS,
@@ -57,6 +57,11 @@ def test_an_interval_keeps_every_second_record_of_a_hard_program(program: Progra
     check_interval(program, STATES, 2)
 
 
+def test_a_reduction_of_no_records_has_no_records() -> None:
+    for how in (*REDUCTIONS, "count"):
+        check_reduction(loops_of_length_zero, STATES[:1], how)
+
+
 @settings(max_examples=150)
 @given(programs(), states())
 def test_a_random_program_logs_what_the_oracle_recorded(program: Program, state: State) -> None:
@@ -98,11 +103,12 @@ def test_a_small_capacity_keeps_the_last_records_of_random_programs(
     programs(kinds=REAL),
     st.lists(states(), min_size=1, max_size=2),
     st.sampled_from([*REDUCTIONS, "count"]),
+    st.integers(1, 2),
 )
 def test_a_reduction_of_a_random_program_is_that_of_numpy(
-    program: Program, lanes: list[State], how: str
+    program: Program, lanes: list[State], how: str, interval: int
 ) -> None:
-    check_reduction(program, lanes, how)
+    check_reduction(program, lanes, how, interval)
 
 
 @settings(max_examples=12)

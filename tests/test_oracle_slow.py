@@ -87,12 +87,17 @@ def test_a_small_capacity_keeps_the_last_records_of_random_programs(
 
 
 @in_parts(
-    2, 120, program=programs(kinds=REAL), lanes=SOME, how=st.sampled_from([*REDUCTIONS, "count"])
+    2,
+    120,
+    program=programs(kinds=REAL),
+    lanes=SOME,
+    how=st.sampled_from([*REDUCTIONS, "count"]),
+    interval=st.integers(1, 3),
 )
 def test_a_reduction_of_a_random_program_is_that_of_numpy(
-    program: Program, lanes: list[State], how: str
+    program: Program, lanes: list[State], how: str, interval: int
 ) -> None:
-    check_reduction(program, lanes, how)
+    check_reduction(program, lanes, how, interval)
 
 
 @in_parts(4, 160, program=programs(unbounded=False), state=states())

@@ -25,7 +25,7 @@ import dataclasses
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -78,7 +78,7 @@ def log(
     if not _listening.value:
         return
     site = _caller()
-    options = _Options((tags,) if isinstance(tags, str) else tuple(tags), explicit, prefix, site)
+    options = _Options(as_names("tags", tags) or (), explicit, prefix, site)
     counters = {name: _step(name, value, site) for name, value in steps.items()}
     if every is None:
         _bind(data, counters, options)
@@ -190,7 +190,11 @@ def _bind(data: Data, steps: dict[str, Array], options: _Options) -> None:
 
 
 def _entry(key: str, value: Tree, site: str) -> tuple[Entry, list[Array]]:
-    paths, structure = jax.tree_util.tree_flatten_with_path(jax.tree.map(shown, value))
+    try:
+        value = jax.tree.map(shown, value)
+    except TypeError as error:
+        raise TypeError(f"`log` at {site} cannot show `{key}`: {error}") from error
+    paths, structure = jax.tree_util.tree_flatten_with_path(value)
     leaves = []
     arrays = []
     for position, (path, leaf) in enumerate(paths):
@@ -207,6 +211,11 @@ def _entry(key: str, value: Tree, site: str) -> tuple[Entry, list[Array]]:
 
 def _step(name: str, value: Any, site: str) -> Array:
     what = f"`log` at {site}"
+    if isinstance(value, str):
+        raise TypeError(
+            f"{what} takes keywords as steps, which are numbers, and got {value!r} for the step "
+            f"`{name}`. Words by which to choose a log are its `tags`."
+        )
     array = _array(value, what, f"for the step `{name}`")
     real = jnp.issubdtype(array.dtype, jnp.integer) or jnp.issubdtype(array.dtype, jnp.floating)
     if array.shape != () or not real:
@@ -233,7 +242,8 @@ def _array(leaf: Any, what: str, where: str) -> Array:
         return array
     raise TypeError(
         f"{what} takes arrays, numbers and PRNG keys, or pytrees of them, and got "
-        f"{_received(leaf)} {where}. Turn it into a number, or leave it out."
+        f"{_received(leaf)} {where}. Turn it into a number, or leave it out; of an equinox module "
+        "log `eqx.filter(module, eqx.is_array)`."
     )
 
 
@@ -254,6 +264,28 @@ def _check_fits(given: Any, dtype: Any, what: str, where: str) -> None:
 def _received(value: Any) -> str:
     text = repr(value)
     return f"{text if len(text) < 60 else text[:57] + '...'} of type `{type(value).__name__}`"
+
+
+def as_names(what: str, names: Any) -> tuple[str, ...] | None:
+    """One name, or many, or None."""
+    if names is None:
+        return None
+    given = (names,) if isinstance(names, str) or not isinstance(names, Iterable) else tuple(names)
+    if not all(isinstance(name, str) for name in given):
+        raise TypeError(f"`{what}` takes a string or strings, and got {names!r}.")
+    return given
+
+
+def warn_user(message: str) -> None:
+    """Warn, and point to the line of the user's that led here."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and _is_library(frame.f_globals.get("__name__", "")):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, stacklevel=level + 1)
+
+
+def _is_library(module: str) -> bool:
+    return module.partition(".")[0] in ("logax", "jax", "contextlib", "functools")
 
 
 def _listed(names: Any) -> str:
@@ -284,10 +316,9 @@ def _jvp(primals: Any, tangents: Any, *, spec: LogSpec) -> tuple[list[Any], list
 
 
 def _transpose(cotangents: Any, *args: Any, spec: LogSpec) -> list[None]:
-    warnings.warn(
+    warn_user(
         f"The `log` of {spec} is of a tangent. Reverse-mode differentiation never computes "
-        "tangents, so it has no value there and is left out. Use `jax.jvp` to see it.",
-        stacklevel=2,
+        "tangents, so it has no value there and is left out. Use `jax.jvp` to see it."
     )
     return [None] * len(args)
 
@@ -296,7 +327,7 @@ _listening = jax.make_user_context(False)
 _ledgers = threading.local()
 _EFFECTS = jax.make_jaxpr(lambda: jax.debug.callback(lambda: None))().effects
 
-log_p = jex.Primitive("log")
+log_p = jex.Primitive("logax_log")  # `log` is JAX's logarithm
 log_p.multiple_results = True
 log_p.def_effectful_abstract_eval(_abstract)
 log_p.def_impl(lambda *_, spec: [])

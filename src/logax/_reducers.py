@@ -18,6 +18,8 @@ from logax._reduce import Record, RecordReducer, Reducer
 
 def as_reducer(how: Any) -> RecordReducer:
     """The reducer that a user's word or object stands for."""
+    if isinstance(how, type):
+        raise TypeError(f"`reduce` takes a reducer, and got a class. Write `{how.__name__}()`.")
     if isinstance(how, RecordReducer):
         return how
     if isinstance(how, str) and how in BUILT_IN:

@@ -108,10 +108,9 @@ def test_a_prefix_goes_in_front_of_every_key_everywhere() -> None:
     assert list(logs) == ["run1-inner/carry", "run1-branch"]
     np.testing.assert_array_equal(logs["run1-inner/carry"], [X, X + 1])
     np.testing.assert_array_equal(logs.steps["step"]["run1-inner/carry"], [0, 1])
-    # Names are chosen as `log` gave them; reductions and capacities go by the final key.
-    _, logs = logax.spool(
-        function, argnames="inner/carry", prefix="run1-", reduce={"run1-inner/*": "last"}
-    )(X)
+    # All options go by the names that `log` gave.
+    options = {"argnames": "inner/carry", "reduce": {"inner/*": "last"}}
+    _, logs = logax.spool(function, prefix="run1-", **options)(X)
     assert list(logs) == ["run1-inner/carry"]
     np.testing.assert_array_equal(logs["run1-inner/carry"], [X + 1])
 

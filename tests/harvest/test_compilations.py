@@ -155,7 +155,9 @@ def names_of_functions(fun: Callable[..., Any]) -> list[str]:
     return [re.sub(r"_\d+$", "", name) for name in re.findall(r"func\.func \w+ @(\w+)", text)]
 
 
-@pytest.mark.parametrize("options", [{}, {"capacity": 5}, {"reduce": "std"}, {"interval": 7}])
+@pytest.mark.parametrize(
+    "options", [{}, {"capacity": 5}, {"reduce": "std"}, {"interval": 7}], ids=str
+)
 def test_a_jitted_helper_used_forty_times_is_lowered_once(options: dict[str, Any]) -> None:
     @jax.jit
     def helper(x: Any) -> Any:

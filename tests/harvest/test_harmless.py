@@ -20,7 +20,7 @@ X = np.arange(1.0, 5.0, dtype=np.float32)
 Function = Callable[..., Any]
 
 
-class Refused(Exception):
+class RefusedError(Exception):
     """What the functions below raise when they are told to."""
 
 
@@ -50,7 +50,7 @@ def make(fails: list[bool] | None = None) -> Function:
         logax.log({"carry": carry}, step=i)
         carry = helper(carry)
         if fails:
-            raise Refused
+            raise RefusedError
         return carry, carry[0]
 
     def function(x: Any) -> Any:
@@ -182,7 +182,7 @@ def test_an_error_of_the_harvest_leaves_the_function_as_it_was(
         logax.spool(function),
         jax.jit(logax.spool(function)),
         jax.vmap(logax.spool(function), axis_size=2, in_axes=None),
-        logax.spool(lambda x: logax.spool(function)(x)),
+        logax.spool(logax.spool(function)),
     ):
         with pytest.raises(error, match=r"test_harmless\.py:\d+"):
             harvested(X)
@@ -201,7 +201,7 @@ def test_an_error_of_the_function_passes_through_and_leaves_it_as_it_was() -> No
         jax.vmap(logax.spool(function), axis_size=2, in_axes=None),
         logax.nolog(function),
     ):
-        with pytest.raises(Refused):
+        with pytest.raises(RefusedError):
             harvested(X)
         assert not is_listening()
     fails.clear()
@@ -215,7 +215,7 @@ def test_an_error_in_an_inner_harvest_leaves_the_outer_one_listening() -> None:
         logax.log({"before": x})
         with pytest.raises(TypeError):
             logax.spool(two_shapes)(x)
-        with pytest.raises(Refused):
+        with pytest.raises(RefusedError):
             logax.nolog(make([True]))(x)
         logax.log({"after": x})
         return x

@@ -81,11 +81,14 @@ def test_shardings_of_a_jitted_part_and_of_a_constraint_survive() -> None:
 
     jitted = jax.jit(logged, in_shardings=rows, out_shardings=columns)
 
+    def calling(x: Any) -> Any:
+        return jitted(x)
+
     def constrained(x: Any) -> Any:
         logax.log({"x": x})
         return lax.with_sharding_constraint(x * 2, columns)
 
-    for function in (jitted, lambda x: jitted(x), constrained):
+    for function in (jitted, calling, constrained):
         out, logs = logax.spool(function)(SHARDED)
         assert out.sharding.is_equivalent_to(columns, 2)
         np.testing.assert_array_equal(out, 2 * np.asarray(SHARDED))

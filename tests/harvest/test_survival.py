@@ -1,7 +1,7 @@
 """What a user's program says of itself stays so under a harvest, which traces it again.
 
-Names, scopes, unrolling, direction, checkpoint policies, donated and static arguments. Shardings are
-in `test_shards`.
+Names, scopes, unrolling, direction, checkpoint policies, donated and static arguments; shardings
+are in `test_shards`.
 """
 
 from __future__ import annotations

@@ -52,7 +52,6 @@ SPOOLED: dict[str, Callable[[Function], Function]] = {
     "spool(checkpoint(f))": lambda f: logax.spool(jax.checkpoint(f)),
     "checkpoint(spool(f))": lambda f: jax.checkpoint(logax.spool(f)),
     "compiled ahead of time": lambda f: jax.jit(logax.spool(f)).lower(X).compile(),
-    "spool(compiled inside)": lambda f: logax.spool(lambda x: jax.jit(f)(x)),
 }
 
 

@@ -1,9 +1,8 @@
 """Logdicts as a pandas table or an xarray dataset. `logdict` documents what comes out.
 
-In a table of several groups a row is found by its lane, its steps, and, where a key has several
-records of the same steps, by which of those it is: first with first, second with second. Keys
-without steps are found by the number of the record. Records that lack all the steps of their key
-have nothing by which to be found, and stay alone.
+In a table of several groups a row is found by its lane and its steps. Keys without steps are found
+by the number of the record. Records that lack all the steps of their key, and those whose steps
+another record of the key has too, have nothing by which to be found, and stay alone.
 """
 
 from __future__ import annotations
@@ -149,7 +148,15 @@ def _places(groups: Sequence[Group], lanes: int, steps: Sequence[str]) -> list[N
         columns = [*(np.full(size, -1) if x is None else x for x in lane), *own, lost * (at + 1)]
         nth = _nth(np.stack(columns, axis=1)) if group.steps else group.record()
         found.append(np.stack([*columns, nth], axis=1))
-    return np.split(_ranked(np.concatenate(found)), np.cumsum(sizes)[:-1])
+    ends = np.cumsum(sizes)[:-1]
+    if steps:
+        # Where a group has the same steps twice, nothing says which of them another one means.
+        same = np.split(_ranked(np.concatenate(found)[:, :-1]), ends)
+        with_steps = [at for at, group in enumerate(groups) if group.steps]
+        apart = np.concatenate([same[at][found[at][:, -1] > 0] for at in with_steps])
+        for at in with_steps:
+            found[at][:, -2] = np.where(np.isin(same[at], apart), at + 1, found[at][:, -2])
+    return np.split(_ranked(np.concatenate(found)), ends)
 
 
 def _codes(steps: Sequence[Numbers | None], sizes: Sequence[int]) -> list[Numbers]:

@@ -6,10 +6,13 @@ import dataclasses
 import functools
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 
 from logax._columns.records import Records, Share, once
 from logax._columns.rows import (
     is_concrete,
+    is_key_array,
     missing_rows,
     module_of,
     shape_name,
@@ -39,7 +42,7 @@ def joined(first: Records, later: Records, share: Share) -> Records:
     index = _index_without_gap(first.real(), rows, more) if first.count is not None else None
 
     def join(one: Array, two: Array) -> Array:
-        both = module_of(one, two).concatenate([one, two], axis=axis)
+        both = _concatenated(one, two, axis)
         return both if index is None else take_rows(both, index, axis)
 
     def column(name: str) -> Array:
@@ -83,3 +86,15 @@ def _check_fit(first: Records, later: Records) -> None:
         this, that = (shape_name(x.dtype, x.shape[first.axis + 1 :]) for x in (a, b))
         if this != that:
             raise ValueError(f"{what} is {this} in one and {that} in the other.")
+
+
+def _concatenated(one: Array, two: Array, axis: int) -> Array:
+    """Both, one after the other. Small ones on the host: JAX would compile for each new length."""
+    module = module_of(one, two)
+    small = module is jnp and all(
+        is_concrete(x) and not is_key_array(x) and x.size * x.dtype.itemsize < 2**20
+        for x in (one, two)
+    )
+    if small:
+        return jnp.asarray(np.concatenate([np.asarray(one), np.asarray(two)], axis))
+    return module.concatenate([one, two], axis=axis)

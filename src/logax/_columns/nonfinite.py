@@ -42,9 +42,16 @@ class NonFinite:
 
 
 def first_nonfinite(columns: Mapping[str, Records]) -> NonFinite | None:
-    """The one with the least record index, on the host; of several the first key, then lane."""
-    found = (bad for key, records in columns.items() for bad in _in_key(key, records))
-    return min(found, key=lambda bad: bad.record, default=None)
+    """The earliest, on the host: by the first step that all have, else by the record index.
+
+    Of several the first key, then lane.
+    """
+    found = [bad for key, records in columns.items() for bad in _in_key(key, records)]
+    shared = (
+        [name for name in found[0].steps if all(name in x.steps for x in found)] if found else []
+    )
+    name = "step" if "step" in shared else next(iter(shared), None)
+    return min(found, key=lambda bad: bad.steps.get(name, bad.record), default=None)
 
 
 def _in_key(key: str, records: Records) -> Iterator[NonFinite]:

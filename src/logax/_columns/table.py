@@ -62,6 +62,11 @@ class Table(dict[str, Any]):
                 )
 
     def __missing__(self, key: str) -> NoReturn:
+        for own in self:
+            if isinstance(key, str) and key.startswith(f"{own}/"):
+                raise KeyError(
+                    f"{key!r} is a leaf: write `logs[{own!r}]` or `logs.leaves()[{key!r}]`"
+                )
         raise KeyError(f"{key!r} was not logged; there is {listed(self)}")
 
     def __setitem__(self, key: str, value: Tree) -> None:

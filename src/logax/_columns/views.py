@@ -72,7 +72,13 @@ class PerKey(Mapping[str, Any]):
         return {key: self._find(key) for key in self._logs}.values()
 
     def __repr__(self) -> str:
-        return repr(dict(self.items()))
+        return f"{{{', '.join(f'{key!r}: {self._shown(key)}' for key in self._logs)}}}"
+
+    def _shown(self, key: str) -> str:
+        try:
+            return repr(self._find(key))
+        except IndexError:  # the last record of none
+            return "none"
 
 
 class Slicer:

@@ -83,13 +83,3 @@ class Part:
     def as_spec(self) -> LogSpec:
         """What such a log says of itself."""
         return dataclasses.replace(self.spec, entries=tuple(self.entries))
-
-
-def as_names(what: str, names: Names) -> tuple[str, ...] | None:
-    """One name, or many, or None for all."""
-    if names is None:
-        return None
-    given = (names,) if isinstance(names, str) else tuple(names)
-    if not all(isinstance(name, str) for name in given):
-        raise TypeError(f"`{what}` takes a string or strings, and got {names!r}.")
-    return given

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -21,7 +20,7 @@ from logax._compat import Array, Equation, Tree
 from logax._harvest import census as counting
 from logax._harvest.call import Fixed, Harvested, Harvester, Traced
 from logax._harvest.census import Census, Tally
-from logax._harvest.choice import Choice, Names, as_names
+from logax._harvest.choice import Choice, Names
 from logax._harvest.groups import Group, grouped
 from logax._harvest.storage import (
     Block,
@@ -34,7 +33,7 @@ from logax._harvest.storage import (
     started,
 )
 from logax._harvest.walker import Frame, Harvest, walk
-from logax._log import log_p
+from logax._log import as_names, log_p, warn_user
 from logax._logdict import logdict
 from logax._reducers import as_reducer, is_arithmetic
 from logax._schedule import whole
@@ -130,6 +129,7 @@ class Spool(Harvest):
         self._group_of: dict[str, str] = {}
         self._found: set[tuple[str, str]] = set()
         self._logged: set[tuple[str, str]] = set()
+        self._tags: set[str] = set()
 
     def census_of_log(self, equation: Equation) -> Census:
         """The chosen part of the log."""
@@ -137,6 +137,7 @@ class Spool(Harvest):
         chosen, _ = self.options.choice.split(spec, [atom.aval for atom in equation.invars])
         self._logged |= {(leaf.name, entry.key) for entry in spec.entries for leaf in entry.leaves}
         self._found |= {(entry.key, spec.site) for entry in spec.entries}
+        self._tags |= set(spec.tags)
         return counting.of_log(chosen.entries, chosen.spec, chosen.flat())
 
     def plan(self, census: Census) -> dict[str, Group]:
@@ -171,22 +172,30 @@ class Spool(Harvest):
         patterns = [("argnames", pattern) for pattern in options.choice.argnames or ()]
         patterns += [("reduce", pattern) for pattern, _ in options.reduce if pattern != "*"]
         patterns += [("capacity", pattern) for pattern, _ in options.capacity if pattern != "*"]
-        keys = ", ".join(f"`{key}`" for key in sorted({key for _, key in self._logged}))
+        names = _enumerated({name for both in self._logged for name in both})
         for option, pattern in patterns:
-            if not any(fnmatch.filter(names, pattern) for names in self._logged):
-                warnings.warn(
-                    f"`{option}` has {pattern!r}, which matches no log. The keys there are: "
-                    f"{keys or 'none'}.",
-                    stacklevel=2,
+            if not any(fnmatch.filter(both, pattern) for both in self._logged):
+                warn_user(
+                    f"`{option}` has {pattern!r}, which matches no log. The names there are: {names}."
+                )
+        for tag in options.choice.tags or ():
+            if tag not in self._tags:
+                warn_user(
+                    f"`tags` has {tag!r}, which no log has. The tags there are: "
+                    f"{_enumerated(self._tags)}."
                 )
         for key, site in sorted(traced.ledger - self._found):
-            warnings.warn(
+            warn_user(
                 f"`{key}`, logged at {site}, is lost: it was traced, but it is in no part of the "
                 "program that a harvest can see. A primitive that hides its function, such as "
                 "`lax.custom_root` or a linear solver of lineax, keeps it to itself, or a "
-                "derivative rule runs in its place. Log outside of it.",
-                stacklevel=2,
+                "derivative rule runs in its place. Log outside of it."
             )
+
+
+def _enumerated(names: set[str]) -> str:
+    shown = [f"`{name}`" for name in sorted(names)]
+    return ", ".join(shown[:30]) + (" and more" if len(shown) > 30 else "") or "none"
 
 
 def _row(x: Array) -> Array:

@@ -1,0 +1,82 @@
+"""The benchmark program runs, its report is complete, and the docs quote what was measured."""
+
+import importlib
+import json
+import re
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
+ROW = "jit(spool(f)): scan of 1,000 steps, 1 scalar"
+SURROUNDINGS = ("date", "jax", "jaxlib", "numpy", "python", "platform", "device", "cpus")
+
+
+@pytest.fixture
+def program(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(ROOT)
+    return importlib.import_module("benchmarks.__main__")
+
+
+def table_rows(text: str) -> list[dict[str, str]]:
+    lines = [line for line in text.splitlines() if line.startswith("| ")]
+    heads, _, *rows = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
+    return [dict(zip(heads, row, strict=True)) for row in rows]
+
+
+def test_a_run_prints_a_table_and_writes_the_same_to_a_file(
+    program: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "results.json"
+    program.main(["--quick", "--only", ROW, "--json", str(file)])
+    printed = capsys.readouterr().out
+
+    report: dict[str, Any] = json.loads(file.read_text())
+    assert all(report[name] for name in SURROUNDINGS)
+    assert report["quick"] is True
+    (kept,) = report["rows"]
+    assert kept["repetitions"] == 3
+    assert kept["by_hand"] > 0
+    assert kept["logax"] > 0
+
+    (row,) = table_rows(printed)
+    assert row["what"] == "`jit(spool(f))`"
+    assert row["program"] == "scan of 1,000 steps, 1 scalar"
+    assert row["ratio"] == f"{kept['ratio']:.3f}"
+    assert row["goal"] == "1.10"
+    assert row["met"] == ("yes" if kept["ratio"] <= 1.1 else "no")
+
+    program.main(["--show", str(file)])
+    assert capsys.readouterr().out == printed
+
+
+def test_programs_that_return_different_arrays_are_not_compared(program: ModuleType) -> None:
+    case = importlib.import_module("benchmarks.case")
+    calls = importlib.import_module("benchmarks.calls")
+    timing = importlib.import_module("benchmarks.timing")
+    by_hand, _ = calls.tiny()
+    _, logged = calls.training_step()
+    unlike = case.Case("a group", "an unequal pair", None, lambda: (by_hand, logged))
+    with pytest.raises(RuntimeError, match="an unequal pair: by hand .*, with logax"):
+        unlike.run(timing.QUICK)
+
+
+def test_text_that_is_in_no_row_is_an_error_that_says_how_to_see_them(
+    program: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        program.main(["--only", "no such row"])
+    assert "no row has 'no such row' in it; `--list` shows them" in capsys.readouterr().err
+
+
+def test_the_tables_of_the_docs_are_those_of_files_in_results(program: ModuleType) -> None:
+    page = (ROOT / "docs" / "performance.md").read_text()
+    quoted = re.findall(r"<!-- benchmarks/results/(\S+) -->\n\n((?:.+\n|\n(?=\|))+)", page)
+    assert quoted
+    for name, text in quoted:
+        report = json.loads((RESULTS / name).read_text())
+        assert report["quick"] is False
+        assert text.strip() in program.table(report)
