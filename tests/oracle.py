@@ -225,11 +225,15 @@ def expected(recording: Recording, capacity: int | None = None) -> dict[str, Col
         steps = {}
         for name in dict.fromkeys(name for site in sites for name in site.steps):
             dtype = _joined(*(site.steps[name] for site in sites if name in site.steps)).dtype
-            missing = np.nan if jnp.issubdtype(dtype, jnp.floating) else np.iinfo(dtype).min
+            missing = _missing(dtype)
             steps[name] = np.asarray([record.steps.get(name, missing) for record in kept], dtype)
         value = jax.tree.map(_stack, like, *(record.value for record in kept))
         columns[key] = Column(like, value, steps, len(records))
     return columns
+
+
+def _missing(dtype: Any) -> float:
+    return np.nan if jnp.issubdtype(dtype, jnp.floating) else np.iinfo(dtype).min
 
 
 def _joined(*leaves: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
@@ -262,7 +266,11 @@ def assert_logs_match(logs: Any, recording: Recording, *, capacity: int | None =
         )
         _assert_same(key, compact[key], column)
         for name, steps in column.steps.items():
-            assert_same_bits(compact.steps[name][key], steps, f"step {name!r} of {key!r}")
+            if name in compact.steps and key in compact.steps[name]:
+                found = compact.steps[name][key]
+            else:  # right where no record has it
+                found = np.full_like(steps, _missing(steps.dtype))
+            assert_same_bits(found, steps, f"step {name!r} of {key!r}")
         for name in compact.steps:
             unknown = key in compact.steps[name] and name not in column.steps
             assert not unknown, f"{key!r} has a step {name!r} that no `log` call gave it"

@@ -1,4 +1,4 @@
-"""What bad use gets: an error that names the key, the place, what was received and what to write."""
+"""What bad use gets: an error that says the key, the place, what came and what to write."""
 
 from __future__ import annotations
 
@@ -270,14 +270,14 @@ def test_names_and_tags_are_strings(name: str, value: Any) -> None:
 def test_a_name_that_matches_nothing_is_warned_about_with_those_there_are(
     option: str, value: Any, unknown: str
 ) -> None:
-    with pytest.warns(UserWarning) as warned:
+    with pytest.warns(UserWarning, match="matches no log") as warned:
         logax.spool(counting, **{option: value})(1.0)
     (message,) = [str(each.message) for each in warned]
-    assert_says(message, f"`{option}` has {unknown!r}", "matches no", "`grad/a`, `grad/b`, `loss`")
+    assert_says(message, f"`{option}` has {unknown!r}", "`grad/a`, `grad/b`, `loss`")
 
 
 def test_a_name_that_matches_nothing_in_a_program_without_logs_says_so() -> None:
-    with pytest.warns(UserWarning, match=r"'loss', which matches no log. The keys .* none"):
+    with pytest.warns(UserWarning, match=r"'loss', which matches no log.* none"):
         logax.spool(lambda x: x, argnames="loss")(1.0)
 
 

@@ -1,4 +1,4 @@
-"""`log(..., every=)`: what is not due is not computed, and what is due is recorded with its step."""
+"""`log(..., every=)`: what is not due is not computed, what is due is there with its step."""
 
 from __future__ import annotations
 

@@ -237,7 +237,9 @@ def test_a_wrong_reducer_is_named_with_what_it_did(case: str) -> None:
     assert "OneValue" not in message
 
 
-@pytest.mark.parametrize("case", ["another dtype", "another shape", "another structure", "no method"])
+@pytest.mark.parametrize(
+    "case", ["another dtype", "another shape", "another structure", "no method"]
+)
 def test_a_wrong_reducer_is_named_with_the_key_and_the_place_of_the_log(case: str) -> None:
     error, make, _ = WRONG[case]
     with pytest.raises(error) as raised:

@@ -104,7 +104,9 @@ def test_a_reduction_in_the_program_is_that_of_the_collected_records(how: Any) -
     columns = {"x": {key: COLUMNS[key] for key in ("float32", "bfloat16", "int8", "nan")}}
     inside = logax.spool(series, reduce=how)(columns)[1]
     after = logax.spool(series)(columns)[1].reduce(how)
-    assert_close(jax.tree.map(wide, inside.compact()["x"]), jax.tree.map(wide, after.compact()["x"]))
+    assert_close(
+        jax.tree.map(wide, inside.compact()["x"]), jax.tree.map(wide, after.compact()["x"])
+    )
     dtypes = [jax.tree.map(lambda x: x.dtype.name, logs["x"]) for logs in (inside, after)]
     assert dtypes[0] == dtypes[1]
     assert as_list(inside.steps["step"]["x"]) == as_list(after.steps["step"]["x"])
@@ -210,7 +212,14 @@ def bad_at(index: int | None, value: float = np.nan) -> Any:
 
 @pytest.mark.parametrize(
     ("index", "window", "value"),
-    [(0, 3, np.nan), (1, 3, np.inf), (2, 3, -np.inf), (7, 3, np.nan), (9, 1, np.nan), (4, 20, np.nan)],
+    [
+        (0, 3, np.nan),
+        (1, 3, np.inf),
+        (2, 3, -np.inf),
+        (7, 3, np.nan),
+        (9, 1, np.nan),
+        (4, 20, np.nan),
+    ],
 )
 def test_the_first_bad_record_comes_with_those_before_it(
     index: int, window: int, value: float

@@ -192,7 +192,8 @@ def test_an_image_of_another_shape_is_refused(shape: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("make", [logax.Histogram, logax.Image])
 @pytest.mark.parametrize(
-    "x", [np.ones((2, 2), np.complex64), np.array([["a"]]), jax.random.split(jax.random.key(0), (2, 2))]
+    "x",
+    [np.ones((2, 2), np.complex64), np.array([["a"]]), jax.random.split(jax.random.key(0), (2, 2))],
 )
 def test_what_is_no_real_number_is_refused_with_key_and_place(make: Any, x: Any) -> None:
     def f() -> None:

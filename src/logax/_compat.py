@@ -174,6 +174,14 @@ def varying_axes(aval: Aval) -> frozenset[str]:
     return frozenset(axes or ())
 
 
+def replicated(x: Array) -> Array:
+    """The value whole on every device, where an explicit mesh says that it is not."""
+    spec = getattr(getattr(jax.typeof(x), "sharding", None), "spec", ())
+    if all(axis is None for axis in spec):
+        return x
+    return jax.sharding.reshard(x, jax.sharding.PartitionSpec())
+
+
 def make_varying(tree: Tree, axes: frozenset[str]) -> Tree:
     """Say that values may differ along mesh axes (`lax.pvary` until 0.9, `lax.pcast` since)."""
 

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import fnmatch
 import sys
 import threading
 import warnings
@@ -276,6 +277,11 @@ def as_names(what: str, names: Any) -> tuple[str, ...] | None:
     return given
 
 
+def matches(name: str, pattern: str) -> bool:
+    """Whether a name is meant: itself, with whatever characters, or by a glob pattern."""
+    return name == pattern or fnmatch.fnmatchcase(name, pattern)
+
+
 def warn_user(message: str) -> None:
     """Warn, and point to the line of the user's that led here."""
     frame, level = sys._getframe(1), 1
@@ -316,6 +322,9 @@ def _jvp(primals: Any, tangents: Any, *, spec: LogSpec) -> tuple[list[Any], list
 
 
 def _transpose(cotangents: Any, *args: Any, spec: LogSpec) -> list[None]:
+    ledger = getattr(_ledgers, "current", None)
+    if ledger is not None:  # said here, so it need not be missed
+        ledger.difference_update((entry.key, spec.site) for entry in spec.entries)
     warn_user(
         f"The `log` of {spec} is of a tangent. Reverse-mode differentiation never computes "
         "tangents, so it has no value there and is left out. Use `jax.jvp` to see it."

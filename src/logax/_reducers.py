@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from logax._compat import Array, Tree
 from logax._reduce import Record, RecordReducer, Reducer
@@ -296,15 +297,18 @@ def _can_be_bad(x: Array) -> bool:
 
 def _inexact(dtype: Any) -> Any:
     """The dtype to average in: 32 bits or more, since sums of narrower floats stop growing."""
-    return jnp.promote_types(dtype, jnp.float32)
+    if jnp.issubdtype(dtype, jnp.complexfloating) or dtype.itemsize > 4:
+        return jnp.promote_types(dtype, jnp.float32)
+    return jnp.dtype(jnp.float32)
 
 
 def _summed(dtype: Any) -> Any:
     """The dtype to add up in."""
     if jnp.issubdtype(dtype, jnp.inexact):
         return _inexact(dtype)
-    unsigned = jnp.issubdtype(dtype, jnp.unsignedinteger)
-    return jnp.promote_types(dtype, jnp.uint32 if unsigned else jnp.int32)
+    if jnp.issubdtype(dtype, jnp.integer) and dtype.itemsize > 4:
+        return dtype
+    return jnp.dtype(jnp.uint32 if jnp.issubdtype(dtype, jnp.unsignedinteger) else jnp.int32)
 
 
 def _beyond(like: Any, sign: int) -> Array:
@@ -316,7 +320,8 @@ def _beyond(like: Any, sign: int) -> Array:
         limits = jnp.iinfo(dtype)
         return jnp.full(like.shape, limits.max if sign > 0 else limits.min, dtype)
     if jnp.issubdtype(dtype, jnp.floating):
-        return jnp.full(like.shape, sign * jnp.inf, dtype)
+        endless = np.isinf(np.asarray(np.inf).astype(dtype))  # some narrow floats have no infinity
+        return jnp.full(like.shape, sign * (np.inf if endless else jnp.finfo(dtype).max), dtype)
     raise TypeError(
         f"`reduce` by 'min' or 'max' takes values that have an order, and got {dtype.name}."
     )

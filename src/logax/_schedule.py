@@ -46,6 +46,8 @@ class EveryNStep:
 
     def due(self, step: Array) -> Array:
         """Whether `step` is a multiple of n."""
+        if step.dtype.itemsize < 4:  # where n itself may not fit
+            step = step.astype(jnp.promote_types(step.dtype, jnp.int32))
         return step % self.n == 0
 
 

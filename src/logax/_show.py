@@ -85,16 +85,22 @@ def shown(leaf: Any) -> Any:
 
 
 def _bins(x: Array, bins: int) -> HistogramBins:
+    real = jnp.issubdtype(x.dtype, jnp.integer) or jnp.issubdtype(x.dtype, jnp.floating)
+    if not real and x.dtype != jnp.bool_:
+        raise TypeError(f"`Histogram` takes real numbers, and got {x.dtype.name}.")
     x = jnp.ravel(x)
-    x = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    x = x.astype(x.dtype if x.dtype.itemsize > 4 and x.dtype.kind == "f" else jnp.float32)
     finite = jnp.isfinite(x)
     low = jnp.min(x, initial=jnp.inf, where=finite)
     high = jnp.max(x, initial=-jnp.inf, where=finite)
     some = low <= high
     low, high = jnp.where(some, low, 0.0), jnp.where(some, high, 1.0)
-    high = jnp.where(high > low, high, low + 1.0)
-    share = (jnp.where(finite, x, low) - low) / (high - low)
+    width = jnp.maximum(1.0, jnp.abs(low))  # of the bins of equal numbers
+    high = jnp.where(high > low, high, low + width)
+    # Halves, since the distance of two numbers may be more than the dtype holds.
+    share = (jnp.where(finite, x, low) / 2 - low / 2) / (high / 2 - low / 2)
     index = jnp.clip((share * bins).astype(jnp.int32), 0, bins - 1)
     counts = jnp.zeros(bins, jnp.int32).at[index].add(finite.astype(jnp.int32))
-    edges = low + (high - low) * jnp.arange(bins + 1, dtype=x.dtype) / bins
+    along = jnp.arange(bins + 1, dtype=x.dtype) / bins
+    edges = low * (1 - along) + high * along
     return HistogramBins(counts, edges, jnp.sum(~finite, dtype=jnp.int32))

@@ -123,7 +123,7 @@ def test_dtypes_slices_and_none_are_static(dtype: Any) -> None:
 
 def test_an_argument_that_cannot_be_hashed_is_told_from_others_by_identity() -> None:
     def f(x: Any, names: set[str]) -> None:
-        logax.log({name: x for name in sorted(names)})
+        logax.log(dict.fromkeys(sorted(names), x))
 
     assert list(logax.spool(f)(1.0, {"a", "b"})[1]) == ["a", "b"]
     assert list(logax.spool(f)(1.0, {"c"})[1]) == ["c"]

@@ -82,10 +82,10 @@ def test_argnames_choose_leaves_of_a_pytree_by_their_path() -> None:
 
 def test_names_that_match_nothing_are_warned_about_with_the_keys_there_are() -> None:
     there_are = "`debug`, `grad`, `loss`, `loss/aux`, `plain`, `verbose`"
-    message = f"`argnames` has 'lose', which matches no log. The keys there are: {there_are}"
+    message = f"`argnames` has 'lose', which matches no log. The names there are: {there_are}"
     with pytest.warns(UserWarning, match=re.escape(message)):
         assert keys(argnames=["lose", "plain"]) == ["plain"]
-    with pytest.warns(UserWarning, match="The keys there are: none"):
+    with pytest.warns(UserWarning, match="The names there are: none"):
         logax.spool(lambda x: x, argnames="loss")(X)
 
 

@@ -284,7 +284,9 @@ def test_a_model_held_by_the_function_can_be_read_but_not_changed() -> None:
         return layer(x)
 
     _, logs = logax.spool(read)(X)
-    np.testing.assert_allclose(logs["out"], [nnx.jit(nnx.Linear.__call__)(layer, X).sum()], rtol=1e-5)
+    np.testing.assert_allclose(
+        logs["out"], [nnx.jit(nnx.Linear.__call__)(layer, X).sum()], rtol=1e-5
+    )
     with pytest.raises(Exception, match="different trace level"):
         logax.spool(lambda x: add_to(layer.bias, x))(1.0)
 

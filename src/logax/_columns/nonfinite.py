@@ -47,10 +47,8 @@ def first_nonfinite(columns: Mapping[str, Records]) -> NonFinite | None:
     Of several the first key, then lane.
     """
     found = [bad for key, records in columns.items() for bad in _in_key(key, records)]
-    shared = (
-        [name for name in found[0].steps if all(name in x.steps for x in found)] if found else []
-    )
-    name = "step" if "step" in shared else next(iter(shared), None)
+    shared = [name for x in found[:1] for name in x.steps if all(name in y.steps for y in found)]
+    name = "step" if "step" in shared else next(iter(shared), "")
     return min(found, key=lambda bad: bad.steps.get(name, bad.record), default=None)
 
 

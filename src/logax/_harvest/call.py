@@ -141,6 +141,13 @@ class Harvested:
         if self._static:
             marked = self._static.marked(given, len(self._owner))
             static.update((i, x) for i, x in enumerate(leaves) if marked[i])
+        for x in static.values():
+            if not isinstance(x, Hashable):
+                raise TypeError(
+                    f"`{self._harvester.name}` takes static arguments that can be hashed, since "
+                    f"what is compiled is kept by them, and got {x!r} of type "
+                    f"`{type(x).__name__}`. Close over it, or give it a `__hash__`."
+                )
         moving = [x for i, x in enumerate(leaves) if i not in static]
         return moving, (structure, tuple((i, Fixed(x)) for i, x in static.items()))
 

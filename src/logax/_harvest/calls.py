@@ -63,7 +63,11 @@ def _census_inline(equation: Equation, harvest: Harvest) -> Census:
 
 
 def _census_linear_solve(equation: Equation, harvest: Harvest) -> Census:
-    return harvest.census(equation.params["jaxprs"].solve)
+    jaxprs = equation.params["jaxprs"]
+    for other in (jaxprs.matvec, jaxprs.vecmat, jaxprs.transpose_solve):
+        if other is not None:
+            harvest.census(other)  # they are seen, though they do not run here
+    return harvest.census(jaxprs.solve)
 
 
 def _run_linear_solve(equation: Equation, args: Sequence[Array], frame: Frame) -> Sequence[Array]:

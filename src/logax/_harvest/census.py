@@ -108,6 +108,12 @@ def of_log(entries: Iterable[Entry], spec: LogSpec, avals: list[Aval]) -> Census
     steps = dict(zip(spec.steps, map(_like, avals[len(avals) - len(spec.steps) :]), strict=True))
     axes = frozenset().union(*map(varying_axes, avals)) if avals else frozenset()
     for entry in entries:
+        for leaf, aval in zip(entry.leaves, avals[at:], strict=False):
+            if aval.dtype.itemsize > 4 and aval.dtype != jax.dtypes.canonicalize_dtype(aval.dtype):
+                raise TypeError(
+                    f"`{leaf.name}`, logged at {spec.site}, is {aval.dtype.name}, and outside of "
+                    "the log JAX keeps 32 bits. Set `jax_enable_x64` for the whole program."
+                )
         leaves = tuple(map(_like, avals[at : at + len(entry.leaves)]))
         at += len(entry.leaves)
         tally = Tally(entry, leaves, steps, (spec.site,), varying=axes, logs=frozenset([spec]))
@@ -206,7 +212,10 @@ def _joined(
         )
     if one.dtype == two.dtype:
         return one
-    dtype = jnp.promote_types(one.dtype, two.dtype)
+    try:
+        dtype = jnp.promote_types(one.dtype, two.dtype)
+    except ValueError:  # JAX joins no narrow floats and integers with others
+        dtype = max(one.dtype, two.dtype, key=lambda dtype: dtype.itemsize)
     if not (_holds(dtype, one.dtype) and _holds(dtype, two.dtype)):
         raise TypeError(
             f"{name} is logged with dtypes that cannot be joined without loss: {where}. Convert "

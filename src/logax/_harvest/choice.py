@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import fnmatch
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from logax._compat import Array
-from logax._log import Entry, LogSpec
+from logax._log import Entry, LogSpec, matches
 
 Names = str | Iterable[str] | None
 
@@ -55,9 +54,7 @@ class Choice:
             return not spec.explicit
         by_tag = self.tags is None or any(tag in spec.tags for tag in self.tags)
         by_name = self.argnames is None or any(
-            fnmatch.fnmatchcase(text, pattern)
-            for pattern in self.argnames
-            for text in (entry.key, name)
+            matches(text, pattern) for pattern in self.argnames for text in (entry.key, name)
         )
         return by_tag and by_name
 

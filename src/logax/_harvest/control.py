@@ -22,7 +22,7 @@ from jax.interpreters import ad, batching, mlir
 from logax import _compat
 from logax._compat import Array, Equation, Tree
 from logax._harvest import census as counting
-from logax._harvest.census import Census
+from logax._harvest.census import Census, Tally
 from logax._harvest.storage import Block, empty, padded
 from logax._harvest.walker import RULES, Frame, Harvest, Rule, take, traced_part, walk
 
@@ -115,9 +115,9 @@ def _census_cond(equation: Equation, harvest: Harvest) -> Census:
 def _run_cond(equation: Equation, args: Sequence[Array], frame: Frame) -> Sequence[Array]:
     """Every branch returns room for the most records any of them has, and says which are real.
 
-    A store goes through the branches only where it must: one that folds, or whose key has no bound
-    inside. Any other is left outside and takes in what comes out, since JAX selects everything
-    that passes a batched `cond`.
+    A store goes through the branches only where it is smaller than that room would be. Any other is
+    left outside and takes in what comes out, since JAX selects everything that passes a batched
+    `cond`.
     """
     index, operands = args[0], args[1:]
     branches = equation.params["branches"]
@@ -125,7 +125,7 @@ def _run_cond(equation: Equation, args: Sequence[Array], frame: Frame) -> Sequen
     states = {
         key: state
         for key, state in frame.threaded(inside).items()
-        if inside[key].most is None or frame.harvest.stores[key].is_small
+        if _is_larger(inside[key], frame.harvest.stores[key].rows)
     }
 
     def unified(blocks: dict[str, Block]) -> dict[str, Block]:
@@ -145,6 +145,11 @@ def _run_cond(equation: Equation, args: Sequence[Array], frame: Frame) -> Sequen
     params = {**equation.params, "branches": jaxprs}
     results = _compat.rebind(equation, [index, *consts, *operands, *added], params)
     return take(equation, results, parts[0][1], frame)
+
+
+def _is_larger(tally: Tally, rows: int) -> bool:
+    """Whether the records are more than so many, or, each shard with a state of its own, apart."""
+    return tally.most is None or tally.most > rows or bool(tally.shards)
 
 
 def _any_lane_batch(args: Any, dims: Any) -> tuple[Array, None]:

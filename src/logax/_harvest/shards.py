@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec
 
 from logax import _compat
 from logax._compat import Array, Equation, Tree
-from logax._harvest.census import Census
+from logax._harvest.census import Census, Tally
 from logax._harvest.storage import Block
 from logax._harvest.walker import RULES, Frame, Harvest, Rule, walk
 
@@ -23,6 +23,16 @@ def _axes(equation: Equation) -> tuple[str, ...]:
     """The mapped mesh axes, in the mesh's order."""
     manual = _compat.manual_axes(equation.params)
     return tuple(name for name in equation.params["mesh"].axis_names if name in manual)
+
+
+def not_on_shards(tally: Tally) -> ValueError:
+    """The error for a key whose number of records may differ between shards."""
+    return ValueError(
+        f"`{tally.entry.key}`, logged at {tally.sites[0]}, may have a different number of records "
+        "on each shard of a `shard_map`. Harvest inside of it, each shard for itself: "
+        "`jax.shard_map(g, ...)` of a `g` that calls `logax.spool(f)(x)` and returns the logs "
+        "with an axis for the shards, `jax.tree.map(lambda a: a[None], logs)`."
+    )
 
 
 def _census_shard_map(equation: Equation, harvest: Harvest) -> Census:
@@ -36,12 +46,7 @@ def _census_shard_map(equation: Equation, harvest: Harvest) -> Census:
         if not tally.exact and (
             not equation.params["check_vma"] or tally.count_varying & set(axes)
         ):
-            raise ValueError(
-                f"`{key}`, logged at {tally.sites[0]}, may have a different number of records on "
-                "each shard of a `shard_map`. Harvest inside of it, each shard for itself: "
-                "`jax.shard_map(g, ...)` of a `g` that calls `logax.spool(f)(x)` and returns the "
-                "logs with an axis for the shards, `jax.tree.map(lambda a: a[None], logs)`."
-            )
+            raise not_on_shards(tally)
         census[key] = tally.on_shards(frozenset(axes), number)
     return census
 

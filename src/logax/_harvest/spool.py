@@ -9,7 +9,6 @@ written by hand.
 from __future__ import annotations
 
 import dataclasses
-import fnmatch
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -22,6 +21,7 @@ from logax._harvest.call import Fixed, Harvested, Harvester, Traced
 from logax._harvest.census import Census, Tally
 from logax._harvest.choice import Choice, Names
 from logax._harvest.groups import Group, grouped
+from logax._harvest.shards import not_on_shards
 from logax._harvest.storage import (
     Block,
     Column,
@@ -31,10 +31,12 @@ from logax._harvest.storage import (
     compacted,
     finished,
     started,
+    value_of,
 )
 from logax._harvest.walker import Frame, Harvest, walk
-from logax._log import as_names, log_p, warn_user
+from logax._log import as_names, log_p, matches, warn_user
 from logax._logdict import logdict
+from logax._reduce import Record, RecordReducer
 from logax._reducers import as_reducer, is_arithmetic
 from logax._schedule import whole
 
@@ -174,9 +176,10 @@ class Spool(Harvest):
         patterns += [("capacity", pattern) for pattern, _ in options.capacity if pattern != "*"]
         names = _enumerated({name for both in self._logged for name in both})
         for option, pattern in patterns:
-            if not any(fnmatch.filter(both, pattern) for both in self._logged):
+            if not any(matches(name, pattern) for both in self._logged for name in both):
                 warn_user(
-                    f"`{option}` has {pattern!r}, which matches no log. The names there are: {names}."
+                    f"`{option}` has {pattern!r}, which matches no log. The names there are: "
+                    f"{names}."
                 )
         for tag in options.choice.tags or ():
             if tag not in self._tags:
@@ -209,6 +212,7 @@ def _place(tally: Tally, options: Options) -> tuple[Any, ...]:
     how = _first_match(options.reduce, name)
     if how is not None:
         how = how.value
+        _check_shards(tally, as_reducer(how))
         if any(leaf.key_impl for leaf in tally.entry.leaves) and is_arithmetic(as_reducer(how)):
             raise TypeError(
                 f"`reduce` by {how!r} cannot compute with the PRNG keys of `{key}`, logged at "
@@ -228,6 +232,17 @@ def _place(tally: Tally, options: Options) -> tuple[Any, ...]:
         )
     rows = min(n for n in (most, capacity) if n is not None)
     return ("ring", rows) if tally.most is None or rows < tally.most else ("blocks",)
+
+
+def _check_shards(tally: Tally, reducer: RecordReducer) -> None:
+    """Each shard folds for itself; how many records it keeps must be the same for all."""
+    if not tally.shards:
+        return
+    one = tally.on_no_shards()
+    like = Record(value_of(one, one.leaves), dict(one.steps))
+    _, count = jax.eval_shape(lambda: reducer.finish(reducer.start(like)))
+    if count is not None:
+        raise not_on_shards(tally)
 
 
 def _store(tally: Tally, place: tuple[Any, ...], interval: int) -> Store | None:
@@ -269,7 +284,7 @@ def _with_keys(value: Tree, tally: Tally) -> Tree:
 
 
 def _first_match(options: Sequence[tuple[str, Any]], key: str) -> Any:
-    return next((value for glob, value in options if fnmatch.fnmatchcase(key, glob)), None)
+    return next((value for pattern, value in options if matches(key, pattern)), None)
 
 
 def _at_least_one(name: str, number: Any) -> int:

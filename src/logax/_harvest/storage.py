@@ -51,10 +51,10 @@ class Column(NamedTuple):
 class Store(Protocol):
     """A place of constant size for records.
 
-    `is_small` says that its state is of the size of a few records, cheap to copy.
+    `rows` is how many records its state is as large as.
     """
 
-    is_small: bool
+    rows: int
 
     def start(self) -> Tree:
         """The state before the first record."""
@@ -72,14 +72,12 @@ class Ring:
     One more row takes what is not to be kept, so that writing is always one update in place.
     """
 
-    is_small = False
-
     def __init__(self, tally: Tally, rows: int, interval: int) -> None:
-        self._tally, self._rows, self._interval = tally, rows, interval
+        self._tally, self.rows, self._interval = tally, rows, interval
 
     def start(self) -> Tree:
         def room(like: jax.ShapeDtypeStruct) -> Array:
-            return jnp.zeros((self._rows + 1, *like.shape), like.dtype)
+            return jnp.zeros((self.rows + 1, *like.shape), like.dtype)
 
         state = (_rows_like(self._tally, room), jnp.zeros((), jnp.int32))
         return make_varying(state, self._tally.varying)
@@ -97,9 +95,9 @@ class Ring:
         write = index % self._interval == 0
         if block.valid is not None:
             write &= block.valid
-        if number > self._rows:  # what the same block would overwrite is not written at all
-            write &= kept >= -(-total // self._interval) - self._rows
-        slot = jnp.where(write, kept % self._rows, self._rows)
+        if number > self.rows:  # what the same block would overwrite is not written at all
+            write &= kept >= -(-total // self._interval) - self.rows
+        slot = jnp.where(write, kept % self.rows, self.rows)
         if number == 1:
             start = slot[0]
             update = jax.lax.dynamic_update_slice_in_dim
@@ -108,20 +106,20 @@ class Ring:
 
     def finish(self, state: Tree) -> Column:
         tally, (rows, seen) = self._tally, state
-        leaves, steps = jax.tree.map(lambda r: r[: self._rows], rows)
+        leaves, steps = jax.tree.map(lambda r: r[: self.rows], rows)
         most = None if tally.most is None else -(-tally.most // self._interval)
         count = -(-seen // self._interval)
-        if most is None or most > self._rows:
-            oldest = jnp.where(count > self._rows, count % max(self._rows, 1), 0)
+        if most is None or most > self.rows:
+            oldest = jnp.where(count > self.rows, count % max(self.rows, 1), 0)
             leaves, steps = jax.tree.map(lambda r: jnp.roll(r, -oldest, 0), (leaves, steps))
-        certain = tally.exact and most == self._rows and leaves
+        certain = tally.exact and most == self.rows and leaves
         return Column(value_of(tally, leaves), steps, None if certain else count)
 
 
 class Reduction:
     """Folds records with a reducer, of each `interval` the first."""
 
-    is_small = True
+    rows = 0
 
     def __init__(self, tally: Tally, reducer: RecordReducer, interval: int) -> None:
         self._tally, self._reducer, self._interval = tally, reducer, interval
@@ -153,7 +151,7 @@ class Reduction:
     def finish(self, state: Tree) -> Column:
         folded, seen = state
         record, count = self._reducer.finish(folded)
-        certain = self._tally.exact and jax.tree.leaves(record.value)
+        certain = self._tally.exact and self._tally.most != 0 and jax.tree.leaves(record.value)
         if count is None and not certain:
             count = jnp.minimum(seen, 1)
         return Column(record.value, record.steps, count)

@@ -159,6 +159,8 @@ class Frame:
             return
         if block.rows() == 0:
             return
+        # A store is one for the whole program, and starts before it is known how values are laid.
+        block = jax.tree.map(_compat.replicated, block)
         if self.valid is not None:
             real = self.valid if block.valid is None else self.valid & block.valid
             block = block._replace(valid=jax.numpy.broadcast_to(real, (block.rows(),)))
