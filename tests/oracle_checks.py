@@ -94,20 +94,14 @@ def check_jitted(program: Program, state: State) -> None:
         assert_logs_match(logs, recording.chosen())
 
 
-def check_interval(program: Program, lanes: Sequence[State], interval: int) -> None:
-    """`interval` keeps records 0, k, 2k, ... of each key, in every lane."""
-    harvested = logax.spool(
-        against(program, logax.log), capacity=capacity_of(program), interval=interval
-    )
+def check_kept(
+    program: Program, lanes: Sequence[State], interval: int = 1, capacity: int | None = None
+) -> None:
+    """`interval` keeps records 0, k, 2k, ... of each key, and of those `capacity` the last ones."""
+    kept = capacity or capacity_of(program)
+    harvested = logax.spool(against(program, logax.log), interval=interval, capacity=kept)
     for recording, logs in _each(program, harvested, lanes):
-        assert_logs_match(logs, recording.thinned(interval))
-
-
-def check_capacity(program: Program, lanes: Sequence[State], capacity: int) -> None:
-    """A small `capacity` keeps the last records of each key in order, while the count goes on."""
-    harvested = logax.spool(against(program, logax.log), capacity=capacity)
-    for recording, logs in _each(program, harvested, lanes):
-        assert_logs_match(logs, recording, capacity=capacity)
+        assert_logs_match(logs, recording.thinned(interval), capacity=kept)
 
 
 def check_reduction(program: Program, lanes: Sequence[State], how: str, interval: int = 1) -> None:

@@ -53,9 +53,9 @@ class _Author:
     function: Block = field(default_factory=lambda: Block(()))
 
     def log(self) -> Log:
-        keys = self.draw(
-            st.lists(st.sampled_from(sorted(self.kinds)), min_size=1, max_size=2, unique=True)
-        )
+        most = self.draw(st.sampled_from([1, 1, 2]))
+        names = st.sampled_from(sorted(self.kinds))
+        keys = self.draw(st.lists(names, min_size=1, max_size=most, unique=True))
         entries = tuple((key, self.kinds[key], self.draw(st.integers(0, 5))) for key in keys)
         whole = st.sampled_from(["counter", "outer counter", "n", 4])
         steps = {
@@ -117,13 +117,14 @@ class _Author:
 def _drafts(
     draw: Any,
     kinds: tuple[str, ...],
+    ragged: bool,
     unbounded: bool,
     without: tuple[str, ...],
     counted: bool,
     size: int,
 ) -> Program:
     table = {name: draw(st.sampled_from(kinds)) for name in ("loss", "grad/norm", "net")}
-    ragged = draw(st.integers(0, 3)) > 0
+    ragged = ragged and draw(st.integers(0, 3)) > 0
     author = _Author(draw, table, ragged, ragged and unbounded, without, counted, 1)
     function = author.function = Block((*author.block(1).statements, author.log()))
     author.size = size - 1
@@ -134,6 +135,7 @@ def _drafts(
 def programs(
     *,
     kinds: tuple[str, ...] = tuple(KINDS),
+    ragged: bool = True,
     unbounded: bool = True,
     without: tuple[str, ...] = (),
     counted: bool = False,
@@ -141,10 +143,11 @@ def programs(
 ) -> st.SearchStrategy[Program]:
     """Programs whose keys are of these kinds, with at most `size` statements that hold others.
 
-    Without `unbounded`, all loops have static bounds. `without` names statements and
-    transformations that are not drawn. With `counted`, each log has the counters of all loops.
+    Without `unbounded`, all loops have static bounds; without `ragged`, the number of records does
+    not depend on data at all. `without` names statements and transformations that are not drawn.
+    With `counted`, each log has the counters of all loops.
     """
-    drafts = _drafts(kinds, unbounded, without, counted, size)
+    drafts = _drafts(kinds, ragged, unbounded, without, counted, size)
     return drafts.filter(lambda program: program.body.bound <= MOST_RECORDS)
 
 
@@ -152,11 +155,12 @@ def programs_for_gradients() -> st.SearchStrategy[Program]:
     """Programs whose gradient logs what they log.
 
     Around a gradient, JAX takes out of a loop whatever does not change in it, logs and all, drops
-    what never runs, and runs a checkpointed or custom function as often as its rule does.
+    what never runs and some branches without results, and runs a checkpointed or custom function
+    as often as its rule does.
     """
     kinds = tuple(kind for kind in KINDS if " or " not in kind)
     without = ("Call", "checkpoint", "custom_jvp", "custom_vjp")
-    return programs(kinds=kinds, unbounded=False, without=without, counted=True)
+    return programs(kinds=kinds, ragged=False, without=without, counted=True)
 
 
 def states() -> st.SearchStrategy[State]:

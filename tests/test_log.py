@@ -32,30 +32,43 @@ def as_list(array: Any) -> Any:
 # Values.
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_values_of_every_dtype_come_back_bit_for_bit(dtype: str) -> None:
-    xs = jnp.asarray([0, 1, 1, 0, 1, 1]).astype(dtype).reshape(3, 2)
+def by_scan(xs: Any) -> None:
+    lax.scan(lambda c, x: (c, logax.log(x)), 0, xs)
 
-    def by_scan(xs: Any) -> None:
-        lax.scan(lambda c, x: (c, logax.log({"x": x})), 0, xs)
 
-    def by_while(xs: Any) -> None:
-        lax.while_loop(lambda i: i < 3, lambda i: (logax.log({"x": xs[i]}), i + 1)[1], 0)
+def by_while(xs: Any) -> None:
+    def body(i: Any) -> Any:
+        logax.log({dtype: x[i] for dtype, x in xs.items()})
+        return i + 1
 
-    def by_cond(xs: Any) -> None:
-        lax.scan(lambda c, x: (c, logax.log({"x": x}, every=1, step=c)), 0, xs)
+    lax.while_loop(lambda i: i < 3, body, 0)
 
-    ways: list[tuple[Callable[..., None], dict[str, Any]]] = [
-        (by_scan, {}),
-        (by_scan, {"capacity": 3}),
-        (by_while, {"capacity": 4}),
-        (by_cond, {}),
-    ]
-    for function, options in ways:
-        logs = logax.spool(function, **options)(xs)[1].compact()
-        assert logs["x"].dtype == xs.dtype
-        np.testing.assert_array_equal(logs["x"], xs)
-    np.testing.assert_array_equal(logax.spool(by_scan, interval=2)(xs)[1]["x"], xs[::2])
+
+def by_cond(xs: Any) -> None:
+    lax.scan(lambda c, x: (c + 1, logax.log(x, every=1, step=c)), 0, xs)
+
+
+@pytest.mark.parametrize(
+    ("function", "options", "rows"),
+    [
+        (by_scan, {}, slice(None)),
+        (by_scan, {"capacity": 3}, slice(None)),
+        (by_scan, {"capacity": 2}, slice(1, None)),
+        (by_scan, {"interval": 2}, slice(None, None, 2)),
+        (by_while, {"capacity": 4}, slice(None)),
+        (by_cond, {}, slice(None)),
+    ],
+)
+def test_values_of_every_dtype_come_back_bit_for_bit(
+    function: Callable[..., None], options: dict[str, Any], rows: slice
+) -> None:
+    ones = jnp.asarray([[0, 1], [1, 0], [1, 1]])
+    xs = {dtype: ones.astype(dtype) for dtype in DTYPES}
+    logs = logax.spool(function, **options)(xs)[1].compact()
+    assert set(logs) == set(DTYPES)
+    for dtype, x in xs.items():
+        assert logs[dtype].dtype == x.dtype
+        np.testing.assert_array_equal(logs[dtype], x[rows])
 
 
 def test_values_are_64_bits_wide_where_jax_is() -> None:

@@ -14,11 +14,10 @@ from hard_programs import HARD, loops_of_length_zero
 from oracle import Program
 from oracle_checks import (
     REDUCTIONS,
-    check_capacity,
     check_gradient,
     check_inside_gradient,
-    check_interval,
     check_jitted,
+    check_kept,
     check_lanes,
     check_nesting,
     check_records,
@@ -46,15 +45,8 @@ def test_each_lane_of_a_hard_program_logs_what_the_oracle_recorded(program: Prog
 
 
 @each_hard_program
-def test_a_small_capacity_keeps_the_last_records_of_a_hard_program_in_order(
-    program: Program,
-) -> None:
-    check_capacity(program, STATES, 3)
-
-
-@each_hard_program
-def test_an_interval_keeps_every_second_record_of_a_hard_program(program: Program) -> None:
-    check_interval(program, STATES, 2)
+def test_interval_and_capacity_keep_some_records_of_a_hard_program(program: Program) -> None:
+    check_kept(program, STATES, interval=2, capacity=3)
 
 
 def test_a_reduction_of_no_records_has_no_records() -> None:
@@ -87,7 +79,7 @@ def test_spool_and_jit_commute_on_random_programs(program: Program, state: State
 def test_an_interval_thins_random_programs(
     program: Program, lanes: list[State], interval: int
 ) -> None:
-    check_interval(program, lanes, interval)
+    check_kept(program, lanes, interval=interval)
 
 
 @settings(max_examples=6)
@@ -95,7 +87,7 @@ def test_an_interval_thins_random_programs(
 def test_a_small_capacity_keeps_the_last_records_of_random_programs(
     program: Program, lanes: list[State], capacity: int
 ) -> None:
-    check_capacity(program, lanes, capacity)
+    check_kept(program, lanes, capacity=capacity)
 
 
 @settings(max_examples=16)

@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 from oracle import Program
 from oracle_checks import (
     REDUCTIONS,
-    check_capacity,
     check_gradient,
     check_inside_gradient,
-    check_interval,
     check_jitted,
+    check_kept,
     check_lanes,
     check_nesting,
     check_records,
@@ -60,35 +59,42 @@ def test_a_long_random_program_logs_what_the_oracle_recorded(
     check_records(program, state)
 
 
-@in_parts(4, 200, program=programs(), lanes=LANES)
+@in_parts(4, 160, program=programs(), lanes=LANES)
 def test_each_lane_of_a_random_program_logs_what_the_oracle_recorded(
     program: Program, lanes: list[State]
 ) -> None:
     check_lanes(program, lanes)
 
 
-@in_parts(2, 60, program=programs(), state=states())
+@in_parts(2, 30, program=programs(), state=states())
 def test_spool_and_jit_commute_on_random_programs(program: Program, state: State) -> None:
     check_jitted(program, state)
 
 
-@in_parts(2, 80, program=programs(), lanes=SOME, interval=st.integers(2, 4))
+@in_parts(2, 50, program=programs(), lanes=SOME, interval=st.integers(2, 4))
 def test_an_interval_thins_random_programs(
     program: Program, lanes: list[State], interval: int
 ) -> None:
-    check_interval(program, lanes, interval)
-
-
-@in_parts(2, 80, program=programs(), lanes=SOME, capacity=st.integers(1, 5))
-def test_a_small_capacity_keeps_the_last_records_of_random_programs(
-    program: Program, lanes: list[State], capacity: int
-) -> None:
-    check_capacity(program, lanes, capacity)
+    check_kept(program, lanes, interval=interval)
 
 
 @in_parts(
     2,
-    120,
+    50,
+    program=programs(),
+    lanes=SOME,
+    interval=st.integers(1, 2),
+    capacity=st.integers(1, 5),
+)
+def test_a_small_capacity_keeps_the_last_records_of_random_programs(
+    program: Program, lanes: list[State], interval: int, capacity: int
+) -> None:
+    check_kept(program, lanes, interval, capacity)
+
+
+@in_parts(
+    2,
+    80,
     program=programs(kinds=REAL),
     lanes=SOME,
     how=st.sampled_from([*REDUCTIONS, "count"]),
@@ -100,7 +106,7 @@ def test_a_reduction_of_a_random_program_is_that_of_numpy(
     check_reduction(program, lanes, how, interval)
 
 
-@in_parts(4, 160, program=programs(unbounded=False), state=states())
+@in_parts(4, 100, program=programs(unbounded=False), state=states())
 def test_the_gradient_through_spool_is_the_plain_one(program: Program, state: State) -> None:
     check_gradient(program, state)
 
@@ -111,7 +117,7 @@ def test_spool_sees_the_records_inside_a_gradient(program: Program, state: State
 
 
 @in_parts(
-    2, 80, program=programs(), state=states(), keep_logs=st.booleans(), pick=st.integers(0, 2)
+    2, 50, program=programs(), state=states(), keep_logs=st.booleans(), pick=st.integers(0, 2)
 )
 def test_nested_harvests_share_random_programs_by_name(
     program: Program, state: State, keep_logs: bool, pick: int

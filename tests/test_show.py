@@ -31,8 +31,6 @@ AS_NUMPY: dict[str, Any] = {
     "large numbers": np.array([2**24, 2**25, 2**30], np.int32),
     "truth values": np.array([True, False, True]),
     "bfloat16": jnp.arange(10, dtype=jnp.bfloat16),
-    "float8": jnp.arange(5).astype(jnp.float8_e5m2),
-    "int4": jnp.arange(-4, 4).astype(jnp.int4),
     "on the edges": np.array([0.0, 0.25, 0.5, 1.0, 2.0], np.float32),
     "a constant": np.full(5, 2.0, np.float32),
     "zeros": np.zeros(4, np.float32),
@@ -41,16 +39,26 @@ AS_NUMPY: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("case", AS_NUMPY)
+NARROW: dict[str, Any] = {
+    "float8": jnp.arange(5).astype(jnp.float8_e5m2),
+    "int4": jnp.arange(-4, 4).astype(jnp.int4),
+}
+
+
+@pytest.mark.parametrize("arrays", [AS_NUMPY, NARROW], ids=["", "narrow"])
 @pytest.mark.parametrize("bins", [1, 8])
-def test_counts_and_edges_are_those_of_numpy(case: str, bins: int) -> None:
-    x = AS_NUMPY[case]
-    found = histogram(x, bins)
-    counts, edges = np.histogram(np.asarray(x).astype(np.float32), bins)
-    np.testing.assert_array_equal(found.counts, counts)
-    np.testing.assert_allclose(found.edges, edges, rtol=1e-6, atol=1e-6)
-    assert found.nonfinite == 0
-    assert (found.counts.dtype, found.edges.dtype) == (np.int32, np.float32)
+def test_counts_and_edges_are_those_of_numpy(arrays: dict[str, Any], bins: int) -> None:
+    def f(arrays: dict[str, Any]) -> None:
+        logax.log({case: logax.Histogram(x, bins) for case, x in arrays.items()})
+
+    _, logs = logax.spool(f)(arrays)
+    for case, x in arrays.items():
+        counts, edges = np.histogram(np.asarray(x).astype(np.float32), bins)
+        found = logs[case]
+        np.testing.assert_array_equal(found.counts, [counts], err_msg=case)
+        np.testing.assert_allclose(found.edges, [edges], rtol=1e-6, atol=1e-6, err_msg=case)
+        np.testing.assert_array_equal(found.nonfinite, [0])
+        assert (found.counts.dtype, found.edges.dtype) == (np.int32, np.float32)
 
 
 def test_what_is_not_finite_is_counted_apart() -> None:

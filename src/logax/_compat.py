@@ -7,6 +7,7 @@ JAX's private modules.
 from __future__ import annotations
 
 import contextlib
+import types
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -113,9 +114,14 @@ def jit_arguments(fun: Any) -> JitArguments:
     jit = getattr(fun, "_jit_info", None)
     if jit is None:
         return JitArguments((frozenset(), frozenset()), (frozenset(), frozenset()))
+    owner = 1 if isinstance(fun, types.MethodType) else 0  # a bound method has one argument less
+
+    def positions(numbers: Any) -> frozenset[int]:
+        return frozenset(i - owner if i >= 0 else i for i in numbers or () if i < 0 or i >= owner)
+
     return JitArguments(
-        (frozenset(jit.static_argnums or ()), frozenset(jit.static_argnames or ())),
-        (frozenset(jit.donate_argnums or ()), frozenset(jit.donate_argnames or ())),
+        (positions(jit.static_argnums), frozenset(jit.static_argnames or ())),
+        (positions(jit.donate_argnums), frozenset(jit.donate_argnames or ())),
     )
 
 

@@ -89,7 +89,7 @@ def log(
             f"`log(..., every={every!r})` at {site} goes by the step called `step`, and got "
             f"{_listed(steps)}. Write `log(..., every={every!r}, step=i)`."
         )
-    schedule = _schedule.as_schedule(every)
+    schedule = _schedule.as_schedule(every, f"`every` of the `log` at {site}")
     if isinstance(steps["step"], jax.core.Tracer):
         due = schedule.due(counters["step"])
         jax.lax.cond(due, lambda: _bind(data, counters, options), lambda: None)
@@ -193,7 +193,7 @@ def _bind(data: Data, steps: dict[str, Array], options: _Options) -> None:
 def _entry(key: str, value: Tree, site: str) -> tuple[Entry, list[Array]]:
     try:
         value = jax.tree.map(shown, value)
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
         raise TypeError(f"`log` at {site} cannot show `{key}`: {error}") from error
     paths, structure = jax.tree_util.tree_flatten_with_path(value)
     leaves = []
@@ -212,9 +212,9 @@ def _entry(key: str, value: Tree, site: str) -> tuple[Entry, list[Array]]:
 
 def _step(name: str, value: Any, site: str) -> Array:
     what = f"`log` at {site}"
-    if isinstance(value, str):
+    if value is None or isinstance(value, str):
         raise TypeError(
-            f"{what} takes keywords as steps, which are numbers, and got {value!r} for the step "
+            f"{what} takes steps that are scalar numbers, and got {_received(value)} for the step "
             f"`{name}`. Words by which to choose a log are its `tags`."
         )
     array = _array(value, what, f"for the step `{name}`")
@@ -235,8 +235,9 @@ def _array(leaf: Any, what: str, where: str) -> Array:
     numeric = isinstance(leaf, (bool, int, float, complex, np.generic, np.ndarray))
     if numeric or hasattr(leaf, "__jax_array__"):
         try:
-            array = jnp.asarray(leaf)
-        except (TypeError, OverflowError) as error:
+            with np.errstate(over="ignore"):  # checked below
+                array = jnp.asarray(leaf)
+        except (TypeError, ValueError, OverflowError) as error:
             raise TypeError(f"{what} got {_received(leaf)} {where}: {error}") from error
         if isinstance(leaf, (np.generic, np.ndarray)) and array.dtype != leaf.dtype:
             _check_fits(np.asarray(leaf), array.dtype, what, where)

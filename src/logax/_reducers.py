@@ -20,18 +20,22 @@ from logax._reduce import Record, RecordReducer, Reducer
 def as_reducer(how: Any) -> RecordReducer:
     """The reducer that a user's word or object stands for."""
     if isinstance(how, type):
-        raise TypeError(f"`reduce` takes a reducer, and got a class. Write `{how.__name__}()`.")
+        name = how.__name__
+        raise ValueError(f"`reduce` takes a reducer, and got the class {name}. Write `{name}()`.")
     if isinstance(how, RecordReducer):
         return how
     if isinstance(how, str) and how in BUILT_IN:
         how = BUILT_IN[how]
     if isinstance(how, RecordReducer):
         return how
-    if all(callable(getattr(how, name, None)) for name in ("start", "step", "merge", "finish")):
+    methods = ("start", "step", "merge", "finish")
+    lacking = [f"`{name}`" for name in methods if not callable(getattr(how, name, None))]
+    if not lacking:
         return OneValue(how)
+    lacks = "" if len(lacking) == len(methods) else f", which lacks {', '.join(lacking)}"
     raise ValueError(
         f"`reduce` takes {', '.join(map(repr, BUILT_IN))}, a mapping from keys to these, or a "
-        f"`Reducer`, and got {how!r}."
+        f"`Reducer`, and got {how!r}{lacks}."
     )
 
 

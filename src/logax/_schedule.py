@@ -68,13 +68,13 @@ class OnSteps:
         return jnp.isin(step, np.asarray(self.steps, np.int32))
 
 
-def as_schedule(every: Any) -> Schedule:
+def as_schedule(every: Any, what: str = "`every`") -> Schedule:
     """The schedule that `every` stands for: itself, or every n-th step for a number."""
-    if isinstance(every, Schedule):
+    if isinstance(every, Schedule) and not isinstance(every, type):
         return every
     if whole(every, 1) is None:
         raise ValueError(
-            "`every` takes a whole number of 1 or more, or a schedule such as `OnSteps`, "
+            f"{what} takes a whole number of 1 or more, or a schedule such as `OnSteps([0, 10])`, "
             f"and got {every!r}."
         )
     return EveryNStep(operator.index(every))

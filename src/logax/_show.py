@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from logax._compat import Array
 
@@ -49,7 +50,7 @@ class Image:
     x: Any
 
     def __post_init__(self) -> None:
-        shape = jnp.shape(self.x)
+        shape = np.shape(self.x)
         if len(shape) not in (2, 3) or (len(shape) == 3 and shape[2] not in (1, 3, 4)):
             raise ValueError(
                 "`Image` takes pixels of shape (height, width) or (height, width, channels) with "
@@ -78,16 +79,22 @@ class ImagePixels:
 def shown(leaf: Any) -> Any:
     """What travels for a leaf: the bins of a histogram, the pixels of an image, else itself."""
     if isinstance(leaf, Histogram):
-        return _bins(jnp.asarray(leaf.x), leaf.bins)
+        return _bins(_real("Histogram", leaf.x), leaf.bins)
     if isinstance(leaf, Image):
-        return ImagePixels(jnp.asarray(leaf.x))
+        return ImagePixels(_real("Image", leaf.x))
     return leaf
 
 
+def _real(what: str, x: Any) -> Array:
+    """An array of real numbers or truth values, or an error."""
+    array = x if isinstance(x, jax.Array) else np.asarray(x)
+    real = (jnp.integer, jnp.floating, jnp.bool_)
+    if not any(jnp.issubdtype(array.dtype, kind) for kind in real):
+        raise TypeError(f"`{what}` takes real numbers, and got {array.dtype}.")
+    return jnp.asarray(array)
+
+
 def _bins(x: Array, bins: int) -> HistogramBins:
-    real = jnp.issubdtype(x.dtype, jnp.integer) or jnp.issubdtype(x.dtype, jnp.floating)
-    if not real and x.dtype != jnp.bool_:
-        raise TypeError(f"`Histogram` takes real numbers, and got {x.dtype.name}.")
     x = jnp.ravel(x)
     x = x.astype(x.dtype if x.dtype.itemsize > 4 and x.dtype.kind == "f" else jnp.float32)
     finite = jnp.isfinite(x)
@@ -95,8 +102,9 @@ def _bins(x: Array, bins: int) -> HistogramBins:
     high = jnp.max(x, initial=-jnp.inf, where=finite)
     some = low <= high
     low, high = jnp.where(some, low, 0.0), jnp.where(some, high, 1.0)
-    width = jnp.maximum(1.0, jnp.abs(low))  # of the bins of equal numbers
-    high = jnp.where(high > low, high, low + width)
+    # Equal numbers stand in the middle, as wide as they must for the edges to differ.
+    half = jnp.where(high > low, 0.0, jnp.maximum(0.5, jnp.abs(low) * 2.0**-10))
+    low, high = low - half, high + half
     # Halves, since the distance of two numbers may be more than the dtype holds.
     share = (jnp.where(finite, x, low) / 2 - low / 2) / (high / 2 - low / 2)
     index = jnp.clip((share * bins).astype(jnp.int32), 0, bins - 1)

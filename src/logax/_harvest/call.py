@@ -107,7 +107,7 @@ class Harvested:
             program = self._program(self._given(args, kwargs))
             self._programs[signature] = program
         if program is _UPDATES_IN_PLACE:
-            return references.call(self._given(args, kwargs), self._pure())
+            return self._updating(self._given(args, kwargs))
         result = program(*leaves)
         return result.restored() if type(result) is _Partly else result
 
@@ -135,9 +135,15 @@ class Harvested:
     def _signature(self, given: Tree) -> tuple[list[Any], Any]:
         """The leaves that are traced, and what else tells one program from another."""
         leaves, structure = jax.tree.flatten(given)
-        if not self._static and _PLAIN_TYPES.issuperset(map(type, leaves)):
+        plain = self._tree_fun is None and not self._static
+        if plain and _PLAIN_TYPES.issuperset(map(type, leaves)):
             return leaves, (structure, ())
-        static = {i: x for i, x in enumerate(leaves) if not _is_array(x)}
+        own = len(jax.tree.leaves(self._tree_fun))
+        static = {
+            i: x
+            for i, x in enumerate(leaves)
+            if not _is_array(x) or (i < own and not isinstance(x, (jax.Array, np.ndarray)))
+        }
         if self._static:
             marked = self._static.marked(given, len(self._owner))
             static.update((i, x) for i, x in enumerate(leaves) if marked[i])
@@ -154,7 +160,7 @@ class Harvested:
     def _inside(self, given: Tree) -> Any:
         """Harvest in place, in the midst of a trace."""
         if references.present(given):
-            return references.call(given, self._pure())
+            return self._updating(given)
         leaves, structure = jax.tree.flatten(given)
         moving = [i for i, x in enumerate(leaves) if isinstance(x, jax.core.Tracer)]
         return _harvest(self._harvester, self._options, self._fun, leaves, structure, moving)
@@ -179,6 +185,10 @@ class Harvested:
         donated = _Named(*_compat.jit_arguments(self._fun).donated).marked(given, len(self._owner))
         given_up = [at for at, i in enumerate(moving) if donated[i]]
         return jax.jit(run, donate_argnums=given_up)
+
+    def _updating(self, given: Tree) -> Any:
+        """Call with objects that are updated in place."""
+        return references.call(given, self._pure(), self._static.marked(given, len(self._owner)))
 
     def _pure(self) -> Callable[..., Any]:
         """The same harvest of the function made free of references."""
@@ -322,6 +332,12 @@ def _static_arguments(
             raise ValueError(
                 f"`static_argnames` names {unknown}, and the arguments of `{name}` are {known}."
             )
+        beyond = sorted(i for i in numbers if i >= len(parameters) or i < -len(parameters))
+        if parameters and beyond and not any(p.kind is p.VAR_POSITIONAL for p in parameters):
+            name = getattr(fun, "__name__", fun)
+            raise ValueError(
+                f"`static_argnums` has {beyond}, and the arguments of `{name}` are {known}."
+            )
         by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
         positional = [p.name for p in parameters if p.kind in by_position]
         numbers |= {positional.index(name) for name in names if name in positional}
@@ -340,8 +356,10 @@ def _parameters(fun: Callable[..., Any]) -> list[inspect.Parameter]:
 def _is_array(leaf: Any) -> bool:
     if isinstance(leaf, (np.ndarray, np.generic)):
         return leaf.dtype.kind not in "OSUMmV" or leaf.dtype.isbuiltin == 2
-    return type(leaf) in _PLAIN_TYPES or isinstance(leaf, (jax.Array, bool, int, float, complex))
+    if isinstance(leaf, bool):  # a flag more often than a number, and there are but two
+        return False
+    return isinstance(leaf, (jax.Array, int, float, complex))
 
 
 _UPDATES_IN_PLACE = object()
-_PLAIN_TYPES = {type(jax.numpy.zeros(())), bool, int, float, complex}
+_PLAIN_TYPES = {type(jax.numpy.zeros(())), int, float, complex}

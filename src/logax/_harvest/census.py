@@ -214,9 +214,9 @@ def _joined(
         return one
     try:
         dtype = jnp.promote_types(one.dtype, two.dtype)
-    except ValueError:  # JAX joins no narrow floats and integers with others
-        dtype = max(one.dtype, two.dtype, key=lambda dtype: dtype.itemsize)
-    if not (_holds(dtype, one.dtype) and _holds(dtype, two.dtype)):
+    except ValueError:  # JAX joins the narrowest floats and integers with no others
+        dtype = None
+    if dtype is None or not (_holds(dtype, one.dtype) and _holds(dtype, two.dtype)):
         raise TypeError(
             f"{name} is logged with dtypes that cannot be joined without loss: {where}. Convert "
             "one of them where it is logged."
@@ -252,4 +252,9 @@ def _text(like: jax.ShapeDtypeStruct) -> str:
 
 
 def _structure(tally: Tally) -> str:
-    return ", ".join(f"`{leaf.name}`" for leaf in tally.entry.leaves) or "nothing"
+    """The structure in one word: its leaves in their places, PRNG keys as such."""
+    entry = tally.entry
+    kinds = ["key" if leaf.key_impl else "*" for leaf in entry.leaves]
+    if entry.structure.num_leaves != len(kinds):
+        return "`" + ",".join(leaf.name for leaf in entry.leaves) + "`"
+    return "`" + repr(jax.tree.unflatten(entry.structure, kinds)).replace(" ", "") + "`"

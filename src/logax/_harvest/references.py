@@ -8,8 +8,9 @@ nothing is lost silently.
 
 from __future__ import annotations
 
+import dataclasses
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -26,13 +27,27 @@ def present(given: Tree) -> bool:
     return nnx is not None and bool(_references(given, nnx))
 
 
-def call(given: Tree, pure: Callable[..., Any]) -> Any:
+def call(given: Tree, pure: Callable[..., Any], static: Sequence[bool]) -> Any:
     """Call a function that was made `functional`, and update the objects in place."""
     nnx = sys.modules["flax.nnx"]
-    result = pure(*nnx.split(_with_arrays(given, nnx)))
+    result = pure(*nnx.split(_with_arrays(given, nnx, static)))
     (out, changed), logs = result if isinstance(result[1], logdict) else (result, None)
-    nnx.update(_references(given, nnx), changed)
+    objects = _references(given, nnx)
+    nnx.update(objects, changed)
+    out = jax.tree.map(
+        lambda x: objects[x.place] if isinstance(x, _Given) else x,
+        out,
+        is_leaf=lambda x: isinstance(x, _Given),
+    )
     return out if logs is None else (out, logs)
+
+
+@jax.tree_util.register_static
+@dataclasses.dataclass(frozen=True)
+class _Given:
+    """Stands in a result for an object that was an argument."""
+
+    place: int
 
 
 def functional(fun: Any) -> Callable[..., Any]:
@@ -55,6 +70,11 @@ def functional(fun: Any) -> Callable[..., Any]:
                 "attribute or a variable is new, gone or another), which a harvest cannot hand "
                 "back. Make that change outside, or stream its logs with `logax.live`."
             )
+        places = {id(x): _Given(i) for i, x in enumerate(objects)}
+        kinds = _kinds(nnx)
+        out = jax.tree.map(
+            lambda x: places.get(id(x), x), out, is_leaf=lambda x: isinstance(x, kinds)
+        )
         return out, changed
 
     name = getattr(fun, "__name__", type(fun).__name__)
@@ -69,15 +89,18 @@ def _references(given: Tree, nnx: Any) -> list[Any]:
     return [x for x in leaves if isinstance(x, kinds)]
 
 
-def _with_arrays(given: Tree, nnx: Any) -> Tree:
+def _with_arrays(given: Tree, nnx: Any, static: Sequence[bool]) -> Tree:
     """Numbers among the arguments as arrays, since nnx takes them for structure."""
-
-    def traced(x: Any) -> Any:
-        return np.asarray(x) if isinstance(x, (bool, int, float, complex)) else x
-
     if not outside_of_traces():
         return given
-    return jax.tree.map(traced, given, is_leaf=lambda x: isinstance(x, _kinds(nnx)))
+    kinds = _kinds(nnx)
+    marks = jax.tree.unflatten(jax.tree.structure(given), list(static))
+
+    def traced(x: Any, mark: Any) -> Any:
+        number = isinstance(x, (int, float, complex)) and not isinstance(x, bool)
+        return np.asarray(x) if number and not mark else x
+
+    return jax.tree.map(traced, given, marks, is_leaf=lambda x: isinstance(x, kinds))
 
 
 def _kinds(nnx: Any) -> tuple[type, ...]:

@@ -277,10 +277,15 @@ def _with_keys(value: Tree, tally: Tally) -> Tree:
     structure = tally.entry.structure
     leaves = structure.flatten_up_to(value)
     wrapped = [
-        jax.random.wrap_key_data(x, impl=impls[i]) if i in impls and x is not None else x
+        jax.random.wrap_key_data(x, impl=impls[i]) if i in impls and _is_key_data(x) else x
         for i, x in enumerate(leaves)
     ]
     return jax.tree.unflatten(structure, wrapped)
+
+
+def _is_key_data(x: Any) -> bool:
+    """Whether these are the bits of keys, and not, say, their number."""
+    return x is not None and x.dtype == jnp.uint32
 
 
 def _first_match(options: Sequence[tuple[str, Any]], key: str) -> Any:

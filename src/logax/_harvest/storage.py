@@ -14,11 +14,13 @@ it is logged.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from logax._compat import Array, Tree, make_varying
 from logax._harvest.census import Tally
@@ -126,8 +128,26 @@ class Reduction:
 
     def start(self) -> Tree:
         like = Record(value_of(self._tally, self._tally.leaves), dict(self._tally.steps))
-        state = (self._reducer.start(like), jnp.zeros((), jnp.int32))
+        with self._named():
+            first = self._reducer.start(like)
+            for leaf in jax.tree.leaves(first):
+                if not isinstance(leaf, (jax.Array, np.ndarray, bool, int, float, complex)):
+                    raise TypeError(
+                        f"`start` of {written(self._reducer)!r} must return arrays, and returned "
+                        f"{leaf!r}."
+                    )
+        state = (jax.tree.map(jnp.asarray, first), jnp.zeros((), jnp.int32))
         return make_varying(state, self._tally.varying)
+
+    @contextlib.contextmanager
+    def _named(self) -> Iterator[None]:
+        """Say with every error which key was reduced; the reducer may be the user's."""
+        try:
+            yield
+        except Exception as error:
+            tally = self._tally
+            error.add_note(f"While reducing `{tally.entry.key}`, logged at {tally.sites[0]}.")
+            raise
 
     def append(self, state: Tree, block: Block) -> Tree:
         block = conformed(block, self._tally)
@@ -137,8 +157,10 @@ class Reduction:
 
     def _fold(self, state: Tree, record: Block) -> Tree:
         folded, seen = state
-        new = self._reducer.step(folded, Record(value_of(self._tally, record.leaves), record.steps))
-        _check_same_types(folded, new, written(self._reducer))
+        value = value_of(self._tally, record.leaves)
+        with self._named():
+            new = self._reducer.step(folded, Record(value, record.steps))
+            _check_same_types(folded, new, written(self._reducer))
         due = record.valid
         if self._interval > 1:
             on_time = seen % self._interval == 0
@@ -150,7 +172,8 @@ class Reduction:
 
     def finish(self, state: Tree) -> Column:
         folded, seen = state
-        record, count = self._reducer.finish(folded)
+        with self._named():
+            record, count = self._reducer.finish(folded)
         certain = self._tally.exact and self._tally.most != 0 and jax.tree.leaves(record.value)
         if count is None and not certain:
             count = jnp.minimum(seen, 1)
