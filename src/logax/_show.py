@@ -105,8 +105,9 @@ def _bins(x: Array, bins: int) -> HistogramBins:
     # Equal numbers stand in the middle, as wide as they must for the edges to differ.
     half = jnp.where(high > low, 0.0, jnp.maximum(0.5, jnp.abs(low) * 2.0**-10))
     low, high = low - half, high + half
-    # Halves, since the distance of two numbers may be more than the dtype holds.
-    share = (jnp.where(finite, x, low) / 2 - low / 2) / (high / 2 - low / 2)
+    # Scaled where the distance of two numbers is more than the dtype holds.
+    scale = jnp.where(jnp.isfinite(high - low), 1.0, jnp.maximum(jnp.abs(low), jnp.abs(high)))
+    share = (jnp.where(finite, x, low) / scale - low / scale) / (high / scale - low / scale)
     index = jnp.clip((share * bins).astype(jnp.int32), 0, bins - 1)
     counts = jnp.zeros(bins, jnp.int32).at[index].add(finite.astype(jnp.int32))
     along = jnp.arange(bins + 1, dtype=x.dtype) / bins

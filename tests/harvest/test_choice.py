@@ -58,7 +58,6 @@ def test_argnames_choose_by_name_and_glob_explicit_logs_too(argnames: Any, wante
         ("train", ["loss", "loss/aux", "grad"]),
         ("heavy", ["grad", "verbose"]),
         (["train", "heavy"], ["loss", "loss/aux", "grad", "verbose"]),
-        ("unknown", []),
     ],
 )
 def test_tags_choose_logs_that_have_one_of_them(tags: Any, wanted: Any) -> None:
@@ -81,12 +80,18 @@ def test_argnames_choose_leaves_of_a_pytree_by_their_path() -> None:
 
 
 def test_names_that_match_nothing_are_warned_about_with_the_keys_there_are() -> None:
-    there_are = "`debug`, `grad`, `loss`, `loss/aux`, `plain`, `verbose`"
+    there_are = "`debug`, `grad`, `grad/layers/0`, `grad/layers/1`, `grad/weight`, `loss`"
     message = f"`argnames` has 'lose', which matches no log. The names there are: {there_are}"
     with pytest.warns(UserWarning, match=re.escape(message)):
         assert keys(argnames=["lose", "plain"]) == ["plain"]
     with pytest.warns(UserWarning, match="The names there are: none"):
         logax.spool(lambda x: x, argnames="loss")(X)
+
+
+def test_a_tag_that_no_log_has_is_warned_about_with_the_tags_there_are() -> None:
+    message = "`tags` has 'unknown', which no log has. The tags there are: `heavy`, `train`."
+    with pytest.warns(UserWarning, match=re.escape(message)):
+        assert keys(tags="unknown") == []
 
 
 @pytest.mark.parametrize("name", ["argnames", "tags"])

@@ -15,6 +15,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import sys
 import types
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
@@ -135,14 +136,14 @@ class Harvested:
     def _signature(self, given: Tree) -> tuple[list[Any], Any]:
         """The leaves that are traced, and what else tells one program from another."""
         leaves, structure = jax.tree.flatten(given)
-        plain = self._tree_fun is None and not self._static
-        if plain and _PLAIN_TYPES.issuperset(map(type, leaves)):
+        kinds = _PLAIN_TYPES if "equinox" not in sys.modules else {_ARRAY}
+        if self._tree_fun is None and not self._static and kinds.issuperset(map(type, leaves)):
             return leaves, (structure, ())
-        own = len(jax.tree.leaves(self._tree_fun))
+        in_modules = _in_modules(given)
         static = {
             i: x
             for i, x in enumerate(leaves)
-            if not _is_array(x) or (i < own and not isinstance(x, (jax.Array, np.ndarray)))
+            if not _is_array(x) or (in_modules[i] and not isinstance(x, (jax.Array, np.ndarray)))
         }
         if self._static:
             marked = self._static.marked(given, len(self._owner))
@@ -353,6 +354,23 @@ def _parameters(fun: Callable[..., Any]) -> list[inspect.Parameter]:
         return []
 
 
+def _in_modules(given: Tree) -> list[bool]:
+    """For each leaf, whether it is a part of the function or of an equinox module.
+
+    Their numbers are settings: arrays alone are traced there, as equinox itself does.
+    """
+    equinox = sys.modules.get("equinox")
+    kinds = () if equinox is None else (equinox.Module,)
+
+    def marked(x: Any) -> Any:
+        return jax.tree.map(lambda _: isinstance(x, kinds), x)
+
+    tree_fun, args, kwargs = given
+    own = jax.tree.map(lambda _: True, tree_fun)
+    others = jax.tree.map(marked, (args, kwargs), is_leaf=lambda x: isinstance(x, kinds))
+    return list(jax.tree.leaves((own, others)))
+
+
 def _is_array(leaf: Any) -> bool:
     if isinstance(leaf, (np.ndarray, np.generic)):
         return leaf.dtype.kind not in "OSUMmV" or leaf.dtype.isbuiltin == 2
@@ -362,4 +380,5 @@ def _is_array(leaf: Any) -> bool:
 
 
 _UPDATES_IN_PLACE = object()
-_PLAIN_TYPES = {type(jax.numpy.zeros(())), int, float, complex}
+_ARRAY = type(jax.numpy.zeros(()))
+_PLAIN_TYPES = {_ARRAY, int, float, complex}
