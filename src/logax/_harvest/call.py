@@ -237,7 +237,7 @@ def _harvest(
 
 @jax.tree_util.register_pytree_node_class
 class _Partly:
-    """A result of which some leaves are no arrays: those stand in its structure."""
+    """A result of which some leaves are no arrays: those stand in its structure, as they are."""
 
     def __init__(self, arrays: list[Any], static: tuple[Any, ...]) -> None:
         self.arrays, self.static = arrays, static
@@ -246,10 +246,11 @@ class _Partly:
     def of(result: Tree) -> Tree:
         """The result as a compiled function can return it."""
         leaves, structure = jax.tree.flatten(result)
-        kept = tuple((i, Fixed(x)) for i, x in enumerate(leaves) if not _is_array(x))
+        kept = {i: x for i, x in enumerate(leaves) if not isinstance(x, jax.Array)}
         if not kept:
             return result
-        return _Partly([x for x in leaves if _is_array(x)], (structure, kept))
+        arrays = [x for i, x in enumerate(leaves) if i not in kept]
+        return _Partly(arrays, (structure, tuple((i, Fixed(x)) for i, x in kept.items())))
 
     def restored(self) -> Tree:
         """The result as it was."""
