@@ -60,7 +60,7 @@ def test_programs_that_return_different_arrays_are_not_compared(program: ModuleT
     by_hand, _ = calls.tiny()
     _, logged = calls.training_step()
     unlike = case.Case("a group", "an unequal pair", None, lambda: (by_hand, logged))
-    with pytest.raises(RuntimeError, match="an unequal pair: by hand .*, with logax"):
+    with pytest.raises(RuntimeError, match=r"an unequal pair: by hand .*, with logax"):
         unlike.run(timing.QUICK)
 
 

@@ -208,8 +208,9 @@ def conformed(block: Block, tally: Tally) -> Block:
 
 
 def joined(blocks: Sequence[Block], tally: Tally) -> Block:
-    """All of some blocks, in order."""
-    alike = [conformed(block, tally) for block in blocks]
+    """All of some blocks, in order. One without rows says nothing, not even that it has a mask."""
+    filled = [block for block in blocks if block.rows()] or blocks[:1]
+    alike = [conformed(block, tally) for block in filled]
     if len(alike) == 1:
         return alike[0]
     if any(block.valid is not None for block in alike):
