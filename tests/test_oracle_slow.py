@@ -52,14 +52,14 @@ def test_a_random_program_logs_what_the_oracle_recorded(program: Program, state:
     check_records(program, state)
 
 
-@in_parts(2, 40, program=programs(size=14), state=states())
+@in_parts(2, 24, program=programs(size=14), state=states())
 def test_a_long_random_program_logs_what_the_oracle_recorded(
     program: Program, state: State
 ) -> None:
     check_records(program, state)
 
 
-@in_parts(4, 160, program=programs(), lanes=LANES)
+@in_parts(4, 120, program=programs(), lanes=LANES)
 def test_each_lane_of_a_random_program_logs_what_the_oracle_recorded(
     program: Program, lanes: list[State]
 ) -> None:

@@ -143,7 +143,7 @@ class Harvested:
         static = {
             i: x
             for i, x in enumerate(leaves)
-            if not _is_array(x) or (in_modules[i] and not isinstance(x, (jax.Array, np.ndarray)))
+            if not _is_array(x) or (in_modules[i] and isinstance(x, (int, float, complex)))
         }
         if self._static:
             marked = self._static.marked(given, len(self._owner))
