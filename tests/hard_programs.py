@@ -173,6 +173,18 @@ def loops_of_length_zero_within_scan(ns: Namespace, state: State) -> State:
 
 
 @hard
+def while_in_a_loop_of_length_zero(ns: Namespace, state: State) -> State:
+    def logs(state: State) -> State:
+        ns.log({"never": state["x"]}, step=state["n"])
+        return advanced(state)
+
+    def body(state: State, _: Any) -> tuple[State, None]:
+        return ns.while_loop(lambda s: s["x"] < 5, logs, state), None
+
+    return ns.scan(body, state, None, length=0)[0]
+
+
+@hard
 def cond_in_a_loop_of_length_zero_in_a_branch(ns: Namespace, state: State) -> State:
     def logs(state: State) -> State:
         ns.log({"loss": state["x"]})

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hard_programs import HARD, loops_of_length_zero
+from hard_programs import HARD, loops_of_length_zero, while_in_a_loop_of_length_zero
 from oracle import Program
 from oracle_checks import (
     REDUCTIONS,
@@ -49,9 +49,10 @@ def test_interval_and_capacity_keep_some_records_of_a_hard_program(program: Prog
     check_kept(program, STATES, interval=2, capacity=3)
 
 
-def test_a_reduction_of_no_records_has_no_records() -> None:
+@pytest.mark.parametrize("program", [loops_of_length_zero, while_in_a_loop_of_length_zero])
+def test_a_reduction_of_no_records_has_no_records(program: Program) -> None:
     for how in (*REDUCTIONS, "count"):
-        check_reduction(loops_of_length_zero, STATES[:1], how)
+        check_reduction(program, STATES[:1], how)
 
 
 @settings(max_examples=150)

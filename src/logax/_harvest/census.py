@@ -53,7 +53,7 @@ class Tally:
     def times(self, number: int) -> Tally:
         """The records of `number` executions."""
         most = None if self.most is None else self.most * number
-        return dataclasses.replace(self, most=most, exact=self.exact or number == 0)
+        return dataclasses.replace(self, most=most)
 
     def unbounded(self) -> Tally:
         """The records of a loop that runs nobody knows how often."""
