@@ -63,15 +63,16 @@ def test_keys_of_different_steps_meet_where_all_steps_are_equal() -> None:
     assert frame["val"].dtype == pd.Int32Dtype()
 
 
-def test_repeated_steps_meet_in_order_and_never_multiply() -> None:
+def test_records_whose_steps_repeat_are_matched_with_no_other_key() -> None:
     logs = logdict(
         {"a": jnp.array([1, 2, 3]), "b": jnp.array([7, 8])},
         steps={"step": {"a": jnp.array([0, 0, 1]), "b": jnp.array([0, 1])}},
     )
     assert table(logs.to_pandas()) == [
         ["step", "a", "b"],
-        [0, 1, 7],
+        [0, 1, None],
         [0, 2, None],
+        [0, None, 7],
         [1, 3, 8],
     ]
 
