@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import fnmatch
 import sys
 import threading
 import warnings
@@ -276,11 +275,6 @@ def as_names(what: str, names: Any) -> tuple[str, ...] | None:
     if not all(isinstance(name, str) for name in given):
         raise TypeError(f"`{what}` takes a string or strings, and got {names!r}.")
     return given
-
-
-def matches(name: str, pattern: str) -> bool:
-    """Whether a name is meant: itself, with whatever characters, or by a glob pattern."""
-    return name == pattern or fnmatch.fnmatchcase(name, pattern)
 
 
 def warn_user(message: str) -> None:

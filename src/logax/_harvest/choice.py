@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from logax._compat import Array
-from logax._log import Entry, LogSpec, matches
+from logax._log import Entry, LogSpec
+from logax._logdict import matches
 
 Names = str | Iterable[str] | None
 
@@ -54,7 +55,7 @@ class Choice:
             return not spec.explicit
         by_tag = self.tags is None or any(tag in spec.tags for tag in self.tags)
         by_name = self.argnames is None or any(
-            matches(text, pattern) for pattern in self.argnames for text in (entry.key, name)
+            matches(text, self.argnames) for text in (entry.key, name)
         )
         return by_tag and by_name
 

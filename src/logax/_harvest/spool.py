@@ -34,8 +34,8 @@ from logax._harvest.storage import (
     value_of,
 )
 from logax._harvest.walker import Frame, Harvest, walk
-from logax._log import as_names, log_p, matches, warn_user
-from logax._logdict import logdict
+from logax._log import as_names, log_p, warn_user
+from logax._logdict import logdict, matches
 from logax._reduce import Record, RecordReducer
 from logax._reducers import as_reducer, is_arithmetic
 from logax._schedule import whole
@@ -176,7 +176,7 @@ class Spool(Harvest):
         patterns += [("capacity", pattern) for pattern, _ in options.capacity if pattern != "*"]
         names = _enumerated({name for both in self._logged for name in both})
         for option, pattern in patterns:
-            if not any(matches(name, pattern) for both in self._logged for name in both):
+            if not any(matches(name, [pattern]) for both in self._logged for name in both):
                 warn_user(
                     f"`{option}` has {pattern!r}, which matches no log. The names there are: "
                     f"{names}."
@@ -289,7 +289,7 @@ def _is_key_data(x: Any) -> bool:
 
 
 def _first_match(options: Sequence[tuple[str, Any]], key: str) -> Any:
-    return next((value for pattern, value in options if matches(key, pattern)), None)
+    return next((value for pattern, value in options if matches(key, [pattern])), None)
 
 
 def _at_least_one(name: str, number: Any) -> int:
