@@ -125,12 +125,51 @@ def test_a_schedule_that_cannot_be_followed_is_refused_with_place(case: str) -> 
     assert_says(message_of(ValueError, lambda: logax.spool(f)(1.0)), site_of(f), *parts)
 
 
+class Pairs:
+    """A schedule that answers twice."""
+
+    def __repr__(self) -> str:
+        return "Pairs()"
+
+    def due(self, step: Any) -> Any:
+        return jnp.stack([step == 0, step == 1])
+
+
+@pytest.mark.parametrize("traced", [True, False])
+def test_a_schedule_that_gives_no_single_answer_is_refused_with_place(traced: bool) -> None:
+    def f(i: Any) -> None:
+        logax.log({"x": 1.0}, every=Pairs(), step=i if traced else 3)
+
+    message = message_of(TypeError, lambda: logax.spool(f)(0))
+    assert_says(message, "`due` of Pairs()", site_of(f), "one boolean", "with shape (2,)")
+
+
+@pytest.mark.parametrize("use", [range, bool, np.asarray])
+def test_numbers_that_make_the_program_must_be_named(use: Any) -> None:
+    with pytest.raises(jax.errors.JAXTypeError) as raised:
+        logax.spool(lambda n: use(n))(3)
+    assert_says(
+        "".join(raised.value.__notes__), "`spool` traces", "`spool(f, static_argnames=...)`"
+    )
+
+
+def test_lanes_and_no_lanes_of_one_key_are_refused_with_the_way_out() -> None:
+    def f(x: Any) -> None:
+        logax.log({"x": x})
+        logax.log({"x": 0.0})
+
+    message = message_of(TypeError, lambda: logax.spool(jax.vmap(f))(jnp.ones(3)))
+    assert_says(message, "`x` is logged with different shapes", "`vmap(spool(f))`")
+    assert np.asarray(jax.vmap(logax.spool(f))(jnp.ones(3))[1]["x"]).tolist() == [[1.0, 0.0]] * 3
+
+
 @pytest.mark.parametrize(
     ("make", "parts"),
     [
         (lambda: logax.EveryNStep(0), ["`EveryNStep`", "1 or more", "and got 0"]),
         (lambda: logax.EveryNStep(1.5), ["`EveryNStep`", "1 or more", "and got 1.5"]),  # type: ignore[arg-type]
         (lambda: logax.OnSteps([3, -1]), ["`OnSteps`", "0 or more", "(3, -1)"]),
+        (lambda: logax.OnSteps(3), ["`OnSteps`", "several steps", "and got 3"]),  # type: ignore[arg-type]
         (lambda: logax.OnSteps([0.5]), ["`OnSteps`", "0 or more", "(0.5,)"]),  # type: ignore[list-item]
         (lambda: logax.Histogram(1.0, bins=0), ["`Histogram`", "`bins`", "and got 0"]),
         (lambda: logax.FirstNonFinite(window=0), ["`FirstNonFinite`", "`window`", "and got 0"]),

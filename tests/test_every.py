@@ -158,6 +158,7 @@ SCHEDULES: dict[str, tuple[Any, list[int]]] = {
     "a NumPy number": (np.int64(4), [0, 4, 8]),
     "every step": (1, list(range(10))),
     "a number beyond the end": (100, [0]),
+    "a number beyond all steps": (2**40, [0]),
     "Once": (logax.Once(), [0]),
     "EveryNStep": (logax.EveryNStep(3), [0, 3, 6, 9]),
     "OnSteps": (logax.OnSteps([7, 2, 2, 100]), [2, 7]),

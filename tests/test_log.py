@@ -79,6 +79,9 @@ def test_values_are_64_bits_wide_where_jax_is() -> None:
         }  # fmt: skip
         assert as_list(logs["i"]) == as_list(logs.steps["step"]["f"]) == [2**40]
         assert as_list(logs["f"]) == [0.1]
+        means = logax.spool(lambda: logax.log({"i": 2**40 + 1, "c": 0.1j}), reduce="mean")()[1]
+        assert as_list(means["i"]) == [2.0**40 + 1]
+        assert as_list(means["c"]) == [0.1j]
 
 
 @pytest.mark.parametrize(

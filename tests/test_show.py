@@ -186,6 +186,13 @@ def test_an_image_is_its_pixels(channels: tuple[int, ...], dtype: str) -> None:
     np.testing.assert_array_equal(logs["i"].pixels, pixels[None])
 
 
+def test_a_histogram_may_be_given_as_a_list_of_traced_numbers() -> None:
+    def f(x: Any) -> None:
+        logax.log({"h": logax.Histogram([x, x + 1, x + 1], bins=np.int64(2))})  # type: ignore[arg-type]
+
+    np.testing.assert_array_equal(logax.spool(f)(1.0)[1]["h"].counts, [[1, 2]])
+
+
 def test_an_image_may_be_given_as_lists() -> None:
     _, logs = logax.spool(lambda: logax.log({"i": logax.Image([[0.0, 0.5], [1.0, 0.0]])}))()
     np.testing.assert_array_equal(logs["i"].pixels, [[[0.0, 0.5], [1.0, 0.0]]])

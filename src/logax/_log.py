@@ -90,13 +90,24 @@ def log(
         )
     schedule = _schedule.as_schedule(every, f"`every` of the `log` at {site}")
     if isinstance(steps["step"], jax.core.Tracer):
-        due = schedule.due(counters["step"])
+        due = _one_answer(schedule, counters["step"], site)
         jax.lax.cond(due, lambda: _bind(data, counters, options), lambda: None)
         return
     with jax.ensure_compile_time_eval():
-        due = bool(schedule.due(np.asarray(steps["step"])))
+        due = bool(_one_answer(schedule, np.asarray(steps["step"]), site))
     if due:
         _bind(data, counters, options)
+
+
+def _one_answer(schedule: _schedule.Schedule, step: Any, site: str) -> Any:
+    """Whether the step is due; the schedule may be the user's."""
+    due = schedule.due(step)
+    if np.shape(due) != ():
+        raise TypeError(
+            f"`due` of {schedule!r}, given to the `log` at {site}, must answer with one boolean, "
+            f"and answered with shape {np.shape(due)}."
+        )
+    return due
 
 
 @dataclasses.dataclass(frozen=True)

@@ -301,9 +301,9 @@ def _can_be_bad(x: Array) -> bool:
 
 def _inexact(dtype: Any) -> Any:
     """The dtype to average in: 32 bits or more, since sums of narrower floats stop growing."""
-    if jnp.issubdtype(dtype, jnp.complexfloating) or dtype.itemsize > 4:
-        return jnp.promote_types(dtype, jnp.float32)
-    return jnp.dtype(jnp.float32)
+    if jnp.issubdtype(dtype, jnp.complexfloating):
+        return jnp.promote_types(dtype, jnp.complex64)
+    return jnp.dtype(jnp.float64 if dtype.itemsize > 4 else jnp.float32)
 
 
 def _summed(dtype: Any) -> Any:

@@ -48,6 +48,8 @@ class EveryNStep:
         """Whether `step` is a multiple of n."""
         if step.dtype.itemsize < 4:  # where n itself may not fit
             step = step.astype(jnp.promote_types(step.dtype, jnp.int32))
+        if jnp.issubdtype(step.dtype, jnp.integer) and self.n > jnp.iinfo(step.dtype).max:
+            return step == 0
         return step % self.n == 0
 
 
@@ -58,6 +60,8 @@ class OnSteps:
     steps: tuple[int, ...]
 
     def __init__(self, steps: Iterable[int]) -> None:
+        if not isinstance(steps, Iterable):
+            raise ValueError(f"`OnSteps` takes several steps, and got {steps!r}: `OnSteps([0])`.")
         given = tuple(steps)
         if any(whole(step, 0) is None for step in given):
             raise ValueError(f"`OnSteps` takes whole numbers of 0 or more, and got {given!r}.")

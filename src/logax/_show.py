@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from logax._compat import Array
+from logax._schedule import whole
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -32,8 +33,10 @@ class Histogram:
     bins: int = 64
 
     def __post_init__(self) -> None:
-        if not isinstance(self.bins, int) or self.bins < 1:
+        bins = whole(self.bins, 1)
+        if bins is None:
             raise ValueError(f"`Histogram` takes `bins` of 1 or more, and got {self.bins!r}.")
+        object.__setattr__(self, "bins", bins)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -87,11 +90,16 @@ def shown(leaf: Any) -> Any:
 
 def _real(what: str, x: Any) -> Array:
     """An array of real numbers or truth values, or an error."""
-    array = x if isinstance(x, jax.Array) else np.asarray(x)
+    array = jnp.asarray(x) if _holds_jax(x) else np.asarray(x)
     real = (jnp.integer, jnp.floating, jnp.bool_)
     if not any(jnp.issubdtype(array.dtype, kind) for kind in real):
         raise TypeError(f"`{what}` takes real numbers, and got {array.dtype}.")
     return jnp.asarray(array)
+
+
+def _holds_jax(x: Any) -> bool:
+    """Whether this is an array of JAX's, or a list of some."""
+    return any(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(x))
 
 
 def _bins(x: Array, bins: int) -> HistogramBins:

@@ -208,8 +208,8 @@ def test_options_of_an_inner_harvest_do_not_touch_what_it_leaves() -> None:
 
 def test_without_an_outer_harvest_what_is_left_disappears() -> None:
     def by_hand(x: Any) -> Any:
-        row = jnp.expand_dims(x, 0)
-        return x + 1, {"plain": row}
+        out = x + 1
+        return out, {"plain": jnp.expand_dims(x, 0)}
 
     def chosen(x: Any) -> Any:
         out, logs = logax.spool(program, argnames="plain", keep_logs=True)(x)

@@ -225,7 +225,14 @@ def _harvest(
     outer = is_listening()
     dynamic = [leaves[i] for i in moving]
     with listening(ledger) if harvester.bind_logs else silence():
-        jaxpr, _ = _compat.trace(traced, *dynamic)
+        try:
+            jaxpr, _ = _compat.trace(traced, *dynamic)
+        except _NEEDS_A_NUMBER as error:
+            error.add_note(
+                f"`{harvester.name}` traces the numbers among the arguments. Name those that the "
+                f"program is made by: `{harvester.name}(f, static_argnames=...)`."
+            )
+            raise
     harvest = Traced(jaxpr, dynamic, outer, frozenset(ledger))
     results, logs = harvester.run(harvest, options)
     tree, out, places = returned[-1]
@@ -380,6 +387,11 @@ def _is_array(leaf: Any) -> bool:
     return isinstance(leaf, (jax.Array, int, float, complex))
 
 
+_NEEDS_A_NUMBER = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerIntegerConversionError,
+)
 _UPDATES_IN_PLACE = object()
 _ARRAY = type(jax.numpy.zeros(()))
 _PLAIN_TYPES = {_ARRAY, int, float, complex}

@@ -208,7 +208,8 @@ def _joined(
     if one.shape != two.shape:
         raise TypeError(
             f"{name} is logged with different shapes: {where}. Log them under different keys, or "
-            "give them one shape."
+            "give them one shape. Where a `vmap` inside of the harvest made them differ, harvest "
+            "inside of it: `vmap(spool(f))`."
         )
     if one.dtype == two.dtype:
         return one

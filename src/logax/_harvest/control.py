@@ -1,11 +1,11 @@
 """Rules for `scan`, `while` and `cond`.
 
 Each builds the same construct with JAX's public functions around the walked body, and carries
-states and validity through it. Two small primitives keep batched `while` loops exact and cheap:
-JAX selects the whole carry of a batched loop at every step, which would copy every store. So the
-loop is given a predicate that stays unbatched (`any_lane_p`: whether any lane goes on), and the
-user's carry alone is selected lane by lane (`advance_p`); stores skip idle lanes by their
-validity.
+states and validity through it. Three small primitives keep `while` loops exact and cheap. JAX
+selects the whole carry of a batched loop at every step, which would copy every store. So the loop
+is given a predicate that stays unbatched (`any_lane_p`: whether any lane goes on), and the user's
+carry alone is selected lane by lane (`advance_p`); stores skip idle lanes by their validity. In a
+loop that is not batched an iteration that runs is real, and `running_p` says so to the compiler.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from logax import _compat
 from logax._compat import Array, Equation, Tree
 from logax._harvest import census as counting
 from logax._harvest.census import Census, Tally
-from logax._harvest.storage import Block, empty, padded
-from logax._harvest.walker import RULES, Frame, Harvest, Rule, take, traced_part, walk
+from logax._harvest.storage import Block, Single, empty, padded
+from logax._harvest.walker import RULES, Collected, Frame, Harvest, Rule, take, traced_part, walk
 
 
 def _census_scan(equation: Equation, harvest: Harvest) -> Census:
@@ -43,11 +43,13 @@ def _run_scan(equation: Equation, args: Sequence[Array], frame: Frame) -> Sequen
         results = walk(child, params["jaxpr"], [*consts, *carry, *x])
         return (results[:num_carry], child.states), (results[num_carry:], child.collected())
 
-    def in_order(stacked: Array) -> Array:
-        """Blocks of all iterations, one after the other as they were executed."""
+    def in_order(stacked: Block | Single) -> Block:
+        """The records of all iterations, one after the other as they were executed."""
         if params["reverse"]:
-            stacked = jnp.flip(stacked, 0)
-        return stacked.reshape(stacked.shape[0] * stacked.shape[1], *stacked.shape[2:])
+            stacked = jax.tree.map(lambda x: jnp.flip(x, 0), stacked)
+        if isinstance(stacked, Single):  # the loop gave it its axis
+            return Block(*stacked)
+        return Block(*jax.tree.map(_one_axis_less, tuple(stacked)))
 
     split = {"_split_transpose": True} if params.get("_split_transpose") else {}
     (carry, states), (ys, blocks) = lax.scan(
@@ -60,8 +62,12 @@ def _run_scan(equation: Equation, args: Sequence[Array], frame: Frame) -> Sequen
         **split,
     )
     frame.states.update(states)
-    frame.record_all(jax.tree.map(in_order, blocks))
+    frame.record_all({key: in_order(block) for key, block in blocks.items()})
     return [*carry, *ys]
+
+
+def _one_axis_less(x: Array) -> Array:
+    return x.reshape(x.shape[0] * x.shape[1], *x.shape[2:])
 
 
 def _census_while(equation: Equation, harvest: Harvest) -> Census:
@@ -89,7 +95,7 @@ def _run_while(equation: Equation, args: Sequence[Array], frame: Frame) -> Seque
 
     def body(carried: Tree) -> Tree:
         carry, states, active = carried
-        child = frame.child(states, active)
+        child = frame.child(states, running_p.bind(active))
         new = walk(child, params["body_jaxpr"], [*body_consts, *carry])
         new = [advance_p.bind(active, n, o) for n, o in zip(new, carry, strict=True)]
         return new, child.states, goes_on(child, new)
@@ -128,12 +134,12 @@ def _run_cond(equation: Equation, args: Sequence[Array], frame: Frame) -> Sequen
         if _is_larger(inside[key], frame.harvest.stores[key].rows)
     }
 
-    def unified(blocks: dict[str, Block]) -> dict[str, Block]:
-        result = {}
+    def unified(blocks: Collected) -> Collected:
+        result: Collected = {}
         for key, tally in inside.items():
             if key in states:
                 continue
-            block = blocks.get(key) or empty(frame.tallies[key])
+            block = blocks[key].block() if key in blocks else empty(frame.tallies[key])
             if tally.most is not None and not (tally.exact and tally.leaves):
                 block = padded(block, tally.most)
             result[key] = _compat.make_varying(block, tally.varying)
@@ -189,6 +195,14 @@ any_lane_p.def_impl(lambda active: active)
 any_lane_p.def_abstract_eval(lambda active: active)
 batching.primitive_batchers[any_lane_p] = _any_lane_batch
 mlir.register_lowering(any_lane_p, lambda context, active: [active])
+
+running_p = jex.Primitive("running")
+running_p.def_impl(lambda active: active)
+running_p.def_abstract_eval(lambda active: active)
+batching.primitive_batchers[running_p] = lambda args, dims: (args[0], dims[0])
+mlir.register_lowering(
+    running_p, mlir.lower_fun(lambda active: jnp.ones((), bool), multiple_results=False)
+)
 
 advance_p = jex.Primitive("advance")
 advance_p.def_impl(lambda active, new, old: new)

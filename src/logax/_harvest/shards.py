@@ -61,8 +61,8 @@ def _run_shard_map(equation: Equation, args: Sequence[Array], frame: Frame) -> S
         states = jax.tree.map(lambda x: x[0], states)
         child = Frame(frame.harvest, inner_tallies, states, valid, frame.only)
         results = walk(child, params["jaxpr"], args)
-        varied = _compat.make_varying((child.states, child.collected()), frozenset(axes))
-        states, blocks = varied
+        collected = {key: records.block() for key, records in child.collected().items()}
+        states, blocks = _compat.make_varying((child.states, collected), frozenset(axes))
         columns = {key: jax.tree.map(lambda x: x[:, None], block) for key, block in blocks.items()}
         return list(results), jax.tree.map(lambda x: x[None], states), columns
 

@@ -23,10 +23,10 @@ from logax._harvest.choice import Choice, Names
 from logax._harvest.groups import Group, grouped
 from logax._harvest.shards import not_on_shards
 from logax._harvest.storage import (
-    Block,
     Column,
     Reduction,
     Ring,
+    Single,
     Store,
     compacted,
     finished,
@@ -116,7 +116,7 @@ def _spooled(traced: Traced, options: Options) -> tuple[list[Array], logdict]:
         if name in harvest.stores:
             column = finished(harvest.stores[name], frame.states[name], group.whole.shards)
         else:
-            column = compacted(blocks[name], group.whole)
+            column = compacted(blocks[name].block(), group.whole)
         columns |= group.columns(column)
     return results, _logdict({key: columns[key] for key in census}, census)
 
@@ -158,11 +158,11 @@ class Spool(Harvest):
         """Collect the chosen part; bind the rest, or all of it, for an outer harvest."""
         spec = equation.params["spec"]
         chosen, rest = self.options.choice.split(spec, args, frame.takes)
-        steps = {n: _row(x) for n, x in zip(spec.steps, chosen.steps, strict=True)}
+        steps = {n: _cut_off(x) for n, x in zip(spec.steps, chosen.steps, strict=True)}
         operands = {e.key: own for e, own in zip(chosen.entries, chosen.operands, strict=True)}
         for name in dict.fromkeys(self._group_of[key] for key in operands):
-            leaves = tuple(map(_row, self._groups[name].gathered(operands)))
-            frame.record(name, Block(leaves, steps, None if leaves else jnp.ones(1, bool)))
+            leaves = tuple(map(_cut_off, self._groups[name].gathered(operands)))
+            frame.record(name, Single(leaves, steps, None if leaves else jnp.ones((), bool)))
         if self._outer and self.options.keep_logs:
             log_p.bind(*args, spec=spec)
         elif self._outer and rest.entries:
@@ -201,8 +201,10 @@ def _enumerated(names: set[str]) -> str:
     return ", ".join(shown[:30]) + (" and more" if len(shown) > 30 else "") or "none"
 
 
-def _row(x: Array) -> Array:
-    return jax.lax.stop_gradient(jnp.expand_dims(x, 0))
+def _cut_off(x: Array) -> Array:
+    """The value without its derivative."""
+    x = jnp.asarray(x)
+    return jax.lax.stop_gradient(x) if jnp.issubdtype(x.dtype, jnp.inexact) else x
 
 
 def _place(tally: Tally, options: Options) -> tuple[Any, ...]:

@@ -41,6 +41,34 @@ class Block(NamedTuple):
         arrays = (*self.leaves, *self.steps.values(), self.valid)
         return next((len(x) for x in arrays if x is not None), 0)
 
+    def leading(self) -> tuple[int, ...]:
+        """The shape in front of a record's own."""
+        return (self.rows(),)
+
+    def block(self) -> Block:
+        """Itself."""
+        return self
+
+
+class Single(NamedTuple):
+    """One record, without a record axis.
+
+    A loop that returns it so returns what one would have returned by hand. In particular, JAX sees
+    that a step is the loop's own input, and does not copy it.
+    """
+
+    leaves: tuple[Array, ...]
+    steps: dict[str, Array]
+    valid: Array | None = None
+
+    def leading(self) -> tuple[int, ...]:
+        """The shape in front of a record's own: none."""
+        return ()
+
+    def block(self) -> Block:
+        """The same with a record axis."""
+        return Block(*jax.tree.map(lambda x: jax.lax.expand_dims(x, (0,)), tuple(self)))
+
 
 class Column(NamedTuple):
     """All records at the end: the arrays of a logdict, and the count if it is needed."""
@@ -86,8 +114,10 @@ class Ring:
 
     def append(self, state: Tree, block: Block) -> Tree:
         rows, seen = state
-        new = conformed(block, self._tally)[:2]
+        new = conformed(block, self._tally).block()[:2]
         number = block.rows()
+        if number == 1:
+            return self._append_one(rows, seen, new, block.valid)
         if block.valid is None:
             index, total = seen + jnp.arange(number, dtype=jnp.int32), seen + number
         else:
@@ -100,21 +130,38 @@ class Ring:
         if number > self.rows:  # what the same block would overwrite is not written at all
             write &= kept >= -(-total // self._interval) - self.rows
         slot = jnp.where(write, kept % self.rows, self.rows)
-        if number == 1:
-            start = slot[0]
-            update = jax.lax.dynamic_update_slice_in_dim
-            return jax.tree.map(lambda r, x: update(r, x, start, 0), rows, new), total
         return jax.tree.map(lambda r, x: r.at[slot].set(x), rows, new), total
+
+    def _append_one(self, rows: Tree, seen: Array, new: Tree, valid: Array | None) -> Tree:
+        """One record. Unsigned numbers spare what signed division and negative indices ask for."""
+        slot = seen.astype(jnp.uint32)
+        write = None if valid is None else valid[0]
+        more = 1 if write is None else write.astype(jnp.int32)
+        if self._interval > 1:
+            interval = jnp.uint32(self._interval)
+            due = jax.lax.rem(slot, interval) == 0
+            write = due if write is None else write & due
+            slot = jax.lax.div(slot, interval)
+        if self._overflows():
+            slot = jax.lax.rem(slot, jnp.uint32(self.rows))
+        if write is not None:
+            slot = jnp.where(write, slot, jnp.uint32(self.rows))
+        update = jax.lax.dynamic_update_slice_in_dim
+        return jax.tree.map(lambda r, x: update(r, x, slot, 0), rows, new), seen + more
+
+    def _overflows(self) -> bool:
+        """Whether there may be more records than rows."""
+        most = self._tally.most
+        return most is None or -(-most // self._interval) > self.rows
 
     def finish(self, state: Tree) -> Column:
         tally, (rows, seen) = self._tally, state
         leaves, steps = jax.tree.map(lambda r: r[: self.rows], rows)
-        most = None if tally.most is None else -(-tally.most // self._interval)
         count = -(-seen // self._interval)
-        if most is None or most > self.rows:
+        if self._overflows():
             oldest = jnp.where(count > self.rows, count % max(self.rows, 1), 0)
             leaves, steps = jax.tree.map(lambda r: jnp.roll(r, -oldest, 0), (leaves, steps))
-        certain = tally.exact and most == self.rows and leaves
+        certain = tally.exact and not self._overflows() and leaves
         return Column(value_of(tally, leaves), steps, None if certain else count)
 
 
@@ -150,7 +197,7 @@ class Reduction:
             raise
 
     def append(self, state: Tree, block: Block) -> Tree:
-        block = conformed(block, self._tally)
+        block = conformed(block, self._tally).block()
         for row in range(block.rows()):
             state = self._fold(state, jax.tree.map(lambda x, row=row: x[row], block))
         return state
@@ -194,25 +241,25 @@ def finished(store: Store, state: Tree, shards: Sequence[int]) -> Column:
     return Column(value, steps, None if column.total is None else column.total[0])
 
 
-def conformed(block: Block, tally: Tally) -> Block:
-    """The block with the dtypes and the steps that all of the records have."""
+def conformed(block: Block | Single, tally: Tally) -> Block | Single:
+    """The records with the dtypes and the steps that all of the records have."""
 
     def column(name: str, like: jax.ShapeDtypeStruct) -> Array:
         if name in block.steps:
             return block.steps[name].astype(like.dtype)
-        return jnp.full((block.rows(), *like.shape), missing_step(like.dtype), like.dtype)
+        return jnp.full((*block.leading(), *like.shape), missing_step(like.dtype), like.dtype)
 
     leaves = tuple(x.astype(like.dtype) for x, like in zip(block.leaves, tally.leaves, strict=True))
     steps = {name: column(name, like) for name, like in tally.steps.items()}
-    return Block(leaves, steps, block.valid)
+    return block._replace(leaves=leaves, steps=steps)
 
 
-def joined(blocks: Sequence[Block], tally: Tally) -> Block:
-    """All of some blocks, in order. One without rows says nothing, not even that it has a mask."""
-    filled = [block for block in blocks if block.rows()] or blocks[:1]
-    alike = [conformed(block, tally) for block in filled]
-    if len(alike) == 1:
-        return alike[0]
+def joined(parts: Sequence[Block | Single], tally: Tally) -> Block | Single:
+    """All of some records, in order; a part without any does not even say that it has a mask."""
+    filled = [part for part in parts if 0 not in part.leading()] or parts[:1]
+    if len(filled) == 1:
+        return conformed(filled[0], tally)
+    alike = [conformed(part, tally).block() for part in filled]
     if any(block.valid is not None for block in alike):
         alike = [block._replace(valid=real_rows(block)) for block in alike]
     return Block(*jax.tree.map(lambda *parts: jnp.concatenate(parts), *map(tuple, alike)))

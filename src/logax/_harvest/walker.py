@@ -28,7 +28,7 @@ from logax import _compat
 from logax._compat import Array, Equation, Jaxpr, Tree
 from logax._harvest import census as counting
 from logax._harvest.census import Census
-from logax._harvest.storage import Block, Store, joined
+from logax._harvest.storage import Block, Single, Store, joined
 from logax._log import is_listening, listening, log_p
 
 
@@ -45,6 +45,7 @@ class Rule(NamedTuple):
 
 
 RULES: dict[str, Rule] = {}
+Collected = dict[str, Block | Single]
 
 
 class Harvest:
@@ -138,7 +139,7 @@ class Frame:
     states: dict[str, Tree]
     valid: Array | None = None
     only: frozenset[str] | None = None
-    blocks: dict[str, list[Block]] = dataclasses.field(default_factory=dict)
+    blocks: dict[str, list[Block | Single]] = dataclasses.field(default_factory=dict)
 
     def child(self, states: dict[str, Tree], valid: Array | None) -> Frame:
         """A frame for a part whose states and validity are given, with no blocks yet."""
@@ -152,11 +153,12 @@ class Frame:
         """The part of a census that is taken here, of each group its first key."""
         return {k: tally for k, tally in census.items() if k in self.tallies and self.takes(k)}
 
-    def record(self, key: str, block: Block) -> None:
+    def record(self, key: str, records: Block | Single) -> None:
         """Take in some records of a group."""
         if key not in self.states:
-            self.blocks.setdefault(key, []).append(block)
+            self.blocks.setdefault(key, []).append(records)
             return
+        block = records.block()
         if block.rows() == 0:
             return
         # A store is one for the whole program, and starts before it is known how values are laid.
@@ -166,12 +168,12 @@ class Frame:
             block = block._replace(valid=jax.numpy.broadcast_to(real, (block.rows(),)))
         self.states[key] = self.harvest.stores[key].append(self.states[key], block)
 
-    def record_all(self, blocks: dict[str, Block]) -> None:
+    def record_all(self, blocks: Collected) -> None:
         """Take in what a part of the program returned."""
         for key, block in blocks.items():
             self.record(key, block)
 
-    def collected(self) -> dict[str, Block]:
+    def collected(self) -> Collected:
         """The blocks so far, one for each group."""
         return {key: joined(blocks, self.tallies[key]) for key, blocks in self.blocks.items()}
 
@@ -232,7 +234,7 @@ def traced_part(
     jaxpr: Jaxpr,
     args: Sequence[Array],
     states: dict[str, Tree],
-    unified: Callable[[dict[str, Block]], dict[str, Block]] = dict,
+    unified: Callable[[Collected], Collected] = dict,
 ) -> tuple[Jaxpr, Tree]:
     """The walked part as a jaxpr of its own.
 
