@@ -144,10 +144,9 @@ class _Exact(NamedTuple):
         # What was lost before goes in with the next term, so that it never piles up.
         term = more + (self.low + less)
         total = self.high + term
-        part = total - self.high
-        lost = (self.high - (total - part)) + (term - part)
-        # An infinity has no digits to lose, and would leave a NaN here.
-        return _Exact(total, jnp.where(jnp.isfinite(total), lost, 0).astype(total.dtype))
+        lost = term - (total - self.high)
+        # An infinity has no digits to lose, and would leave itself or a NaN here.
+        return _Exact(total, jnp.where(lost - lost == 0, lost, 0).astype(total.dtype))
 
     def value(self) -> Array:
         """The sum as one number."""
