@@ -18,7 +18,7 @@ from logax._columns.views import listed
 from logax._compat import Array, Tree
 
 T = TypeVar("T", bound="Table")
-_new, _update, _values = dict.__new__, dict.update, dict.values
+_new, _set, _update, _values = dict.__new__, dict.__setitem__, dict.update, dict.values
 
 
 class Table(dict[str, Any]):
@@ -159,8 +159,11 @@ def taken_apart(logs: Table) -> tuple[tuple[Any, ...], Layout]:
 def put_together(kind: type[T], layout: Layout, arrays: Any) -> T:
     """What was taken apart, with whatever objects in place of the arrays."""
     logs = _new(kind)
-    # Unpacking by `zip` alone is what makes this fast; there are more arrays than keys.
-    _update(logs, zip(layout.keys, arrays))  # noqa: B905
+    if layout.size == 1:  # the most common case, in half the time
+        _set(logs, layout.keys[0], arrays[0])
+    else:
+        # Unpacking by `zip` alone is what makes this fast; there are more arrays than keys.
+        _update(logs, zip(layout.keys, arrays))  # noqa: B905
     logs._side = arrays[layout.size :]
     logs._layout = layout
     return logs

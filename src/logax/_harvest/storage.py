@@ -157,7 +157,7 @@ class Ring:
     def finish(self, state: Tree) -> Column:
         tally, (rows, seen) = self._tally, state
         leaves, steps = jax.tree.map(lambda r: r[: self.rows], rows)
-        count = -(-seen // self._interval)
+        count = seen if self._interval == 1 else -(-seen // self._interval)
         if self._overflows():
             oldest = jnp.where(count > self.rows, count % max(self.rows, 1), 0)
             leaves, steps = jax.tree.map(lambda r: jnp.roll(r, -oldest, 0), (leaves, steps))
