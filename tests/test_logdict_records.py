@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import logax
 from logax import logdict
 from logax._logdict import missing_step
+from test_own_reducers import Product
 
 LENGTH = 5
 COUNTS = st.one_of(st.none(), st.lists(st.integers(0, LENGTH + 3), min_size=3, max_size=3))
@@ -276,19 +277,6 @@ def test_reduce_takes_a_function_of_all_records() -> None:
 
 
 def test_reduce_takes_reducers() -> None:
-    class Product(logax.Reducer):
-        def start(self, like: Any) -> Any:
-            return jax.tree.map(lambda x: jnp.ones(x.shape, x.dtype), like)
-
-        def step(self, state: Any, value: Any) -> Any:
-            return jax.tree.map(jnp.multiply, state, value)
-
-        def merge(self, first: Any, second: Any) -> Any:
-            return jax.tree.map(jnp.multiply, first, second)
-
-        def finish(self, state: Any) -> Any:
-            return state
-
     x = jnp.arange(1.0, 11.0).at[6].set(jnp.nan)
     logs = logdict({"x": x}, steps={"i": {"x": jnp.arange(10)}})
     assert logs.slice[:6].reduce(Product())["x"].tolist() == [720]
