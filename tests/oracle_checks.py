@@ -140,28 +140,28 @@ def check_gradient(program: Program, state: State) -> None:
 
     def spooled(real: State) -> Any:
         out, logs = harvested(state | real)
-        return _scalar(out), logs
+        return scalar_of(out), logs
 
-    plain = jax.grad(lambda real: _scalar(function(state | real)))
-    gradient, logs = jax.jit(jax.grad(spooled, has_aux=True))(_real(state))
-    assert_same_trees(gradient, jax.jit(plain)(_real(state)))
+    plain = jax.grad(lambda real: scalar_of(function(state | real)))
+    gradient, logs = jax.jit(jax.grad(spooled, has_aux=True))(real_part(state))
+    assert_same_trees(gradient, jax.jit(plain)(real_part(state)))
     assert_logs_match(logs, oracle(program, state)[1].chosen())
 
 
 def check_inside_gradient(program: Program, state: State) -> None:
     """`spool` around a gradient gives the gradient, bit for bit, and the function's records."""
     function = against(program, logax.log)
-    gradient = jax.grad(lambda real: _scalar(function(state | real)))
-    out, logs = logax.spool(gradient)(_real(state))
-    assert_same_trees(out, jax.jit(gradient)(_real(state)))
+    gradient = jax.grad(lambda real: scalar_of(function(state | real)))
+    out, logs = logax.spool(gradient)(real_part(state))
+    assert_same_trees(out, jax.jit(gradient)(real_part(state)))
     assert_logs_match(logs, oracle(program, state)[1].chosen())
 
 
-def _real(state: State) -> State:
+def real_part(state: State) -> State:
     return {"x": state["x"], "v": state["v"]}
 
 
-def _scalar(state: State) -> Any:
+def scalar_of(state: State) -> Any:
     return state["x"] + state["v"].sum()
 
 

@@ -3,8 +3,13 @@
 Put `logax.log({"loss": loss})` anywhere inside compiled code; decide outside what becomes of it.
 """
 
+from logax._delivery.records import record as record
+from logax._delivery.worker import DeliveryError as DeliveryError
+from logax._delivery.worker import configure as configure
+from logax._delivery.worker import flush as flush
 from logax._harvest.nolog import nolog as nolog
 from logax._harvest.spool import spool as spool
+from logax._harvest.tap import tap as tap
 from logax._log import log as log
 from logax._logdict import logdict as logdict
 from logax._logdict import stepdict as stepdict
@@ -24,6 +29,7 @@ from logax._show import ImagePixels as ImagePixels
 __version__ = "0.1.0.dev0"
 
 __all__ = [
+    "DeliveryError",
     "EveryNStep",
     "FirstNonFinite",
     "Histogram",
@@ -36,9 +42,13 @@ __all__ = [
     "RecordReducer",
     "Reducer",
     "Schedule",
+    "configure",
+    "flush",
     "log",
     "logdict",
     "nolog",
+    "record",
     "spool",
     "stepdict",
+    "tap",
 ]

@@ -15,7 +15,9 @@ import jax
 from jax._src import core as _core
 from jax._src import source_info_util as _source
 from jax._src.named_sharding import UNSPECIFIED as _UNSPECIFIED
+from jax.experimental import io_callback
 from jax.extend import core as jex
+from jax.interpreters import mlir
 
 # JAX's own types are loosely typed or move between versions; these names say what is meant.
 Array: TypeAlias = Any
@@ -200,3 +202,51 @@ def make_varying(tree: Tree, axes: frozenset[str]) -> Tree:
         return jax.lax.pvary(x, missing)
 
     return jax.tree.map(vary, tree) if axes else tree
+
+
+def host_call(
+    context: Any,
+    callback: Callable[..., Any],
+    operands: Sequence[Any],
+    avals_in: Sequence[Aval],
+    avals_out: Sequence[Aval] = (),
+) -> Sequence[Any]:
+    """Lower to a call of `callback` on the host, which gets arrays and returns them.
+
+    The raw lowering hands over NumPy arrays; `jax.debug.callback` makes a `jax.Array` of each
+    first. But in a program for several devices, outside of `shard_map`, XLA takes only JAX's own.
+    """
+    axes = context.module_context.axis_context
+    manual = getattr(axes, "manual_axes", None)
+    alone = getattr(axes, "num_devices", 1) == 1 if manual is None else False
+    shards = manual is not None and set(manual) == set(axes.mesh.axis_names)
+    if alone or shards:
+        inner = context.replace(avals_in=list(avals_in), avals_out=list(avals_out))
+        results, _, _ = mlir.emit_python_callback(
+            inner, callback, None, list(operands), avals_in, avals_out, has_side_effect=True
+        )
+        return results
+
+    def by_jax(*arrays: Array) -> Any:
+        if avals_out:
+            shapes = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in avals_out]
+            return io_callback(lambda *given: list(callback(*given)), shapes, *arrays)
+        jax.debug.callback(callback, *arrays)
+        return []
+
+    return lowered(context, by_jax, operands, avals_in, avals_out)[0]
+
+
+def lowered(
+    context: Any,
+    function: Callable[..., Sequence[Array]],
+    operands: Sequence[Any],
+    avals_in: Sequence[Aval],
+    avals_out: Sequence[Aval] | None = None,
+) -> tuple[Sequence[Any], Sequence[Aval]]:
+    """What a function of arrays gives in the midst of a lowering, and of which types that is."""
+    if avals_out is None:
+        shapes = jax.eval_shape(function, *avals_in)
+        avals_out = [jax.core.ShapedArray(s.shape, s.dtype) for s in shapes]
+    inner = context.replace(avals_in=list(avals_in), avals_out=list(avals_out))
+    return mlir.lower_fun(function, multiple_results=True)(inner, *operands), avals_out

@@ -313,7 +313,7 @@ def _caller() -> str:
 
 
 def _abstract(*_: Any, spec: LogSpec) -> tuple[list[Any], Any]:
-    return [], _EFFECTS
+    return [], EFFECTS
 
 
 def _batch(args: Any, dims: Any, *, spec: LogSpec) -> tuple[list[Any], list[Any]]:
@@ -340,7 +340,7 @@ def _transpose(cotangents: Any, *args: Any, spec: LogSpec) -> list[None]:
 
 _listening = jax.make_user_context(False)
 _ledgers = threading.local()
-_EFFECTS = jax.make_jaxpr(lambda: jax.debug.callback(lambda: None))().effects
+EFFECTS = jax.make_jaxpr(lambda: jax.debug.callback(lambda: None))().effects
 
 log_p = jex.Primitive("logax_log")  # `log` is JAX's logarithm
 log_p.multiple_results = True

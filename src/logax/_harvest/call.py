@@ -18,7 +18,7 @@ import inspect
 import sys
 import types
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import numpy as np
@@ -39,12 +39,31 @@ class Traced:
       args: Its arguments.
       listening: Whether there is a harvest outside that sees what this one leaves.
       ledger: The key and the site of every log that was bound while tracing.
+      ticket: What gives calls their numbers, where they have any.
+      number: The number of the call, where it is known before the program runs.
+      notes: What the harvest says of the program: "silent" if it makes no use of the number.
     """
 
     jaxpr: Jaxpr
     args: Sequence[Array]
     listening: bool
     ledger: frozenset[tuple[str, str]]
+    ticket: Any = None
+    number: Array | None = None
+    notes: set[str] = dataclasses.field(default_factory=set)
+
+
+class Ticket(Protocol):
+    """Numbers for calls whose records leave the program while it runs."""
+
+    def check(self) -> None:
+        """Raise what went wrong in earlier calls."""
+
+    def begin(self) -> int:
+        """The number of a new call."""
+
+    def forget(self, number: int) -> None:
+        """There will be no records of this call."""
 
 
 class Harvester(NamedTuple):
@@ -75,6 +94,7 @@ class Harvested:
         options: Hashable,
         static_argnums: int | Sequence[int] | None = None,
         static_argnames: str | Sequence[str] | None = None,
+        ticket: Ticket | None = None,
     ) -> None:
         name = harvester.name
         if not callable(fun):
@@ -90,6 +110,7 @@ class Harvested:
             # A method of a pytree: its arrays are arguments like any other, never constants.
             fun, self._owner = fun.__func__, (owner,)
         self._fun, self._harvester, self._options = fun, harvester, options
+        self._ticket = ticket
         self._key = (harvester, options, self._static)
         self._tree_fun = None if jax.tree_util.all_leaves([fun]) else fun
         self._programs = programs_of(fun, self._key, self._tree_fun is not None)
@@ -109,7 +130,8 @@ class Harvested:
             self._programs[signature] = program
         if program is _UPDATES_IN_PLACE:
             return self._updating(self._given(args, kwargs))
-        result = program(*leaves)
+        ticket = self._ticket
+        result = program(*leaves) if ticket is None else _numbered(program, ticket, leaves)
         return result.restored() if type(result) is _Partly else result
 
     def __eq__(self, other: object) -> bool:
@@ -117,6 +139,7 @@ class Harvested:
             return False
         one, two = self._fun, other._fun
         same_owner = all(a is b for a, b in zip(self._owner, other._owner, strict=False))
+        same_owner = same_owner and self._ticket == other._ticket
         return same_owner and (one is two or (isinstance(one, types.MethodType) and one == two))
 
     def __hash__(self) -> int:
@@ -164,7 +187,8 @@ class Harvested:
             return self._updating(given)
         leaves, structure = jax.tree.flatten(given)
         moving = [i for i, x in enumerate(leaves) if isinstance(x, jax.core.Tracer)]
-        return _harvest(self._harvester, self._options, self._fun, leaves, structure, moving)
+        about = _About(self._harvester, self._options, self._ticket)
+        return _harvest(about, self._fun, leaves, structure, moving)
 
     def _program(self, given: Tree) -> Any:
         """What runs for one structure and set of static leaves. It holds the function weakly."""
@@ -175,16 +199,20 @@ class Harvested:
         moving = [i for i in range(structure.num_leaves) if i not in fixed]
         harvester, options = self._harvester, self._options
         fun = weakly(self._fun) if self._tree_fun is None else lambda: None
+        numbered = self._ticket is not None
 
         def run(*dynamic: Array) -> Any:
+            about = _About(harvester, options)
+            if numbered:
+                about.number, dynamic = dynamic[0], dynamic[1:]
             every = {**fixed, **dict(zip(moving, dynamic, strict=True))}
             ordered = [every[i] for i in range(structure.num_leaves)]
-            result = _harvest(harvester, options, fun(), ordered, structure, moving)
-            return _Partly.of(result)
+            result = _Partly.of(_harvest(about, fun(), ordered, structure, moving))
+            return _Silent(result) if "silent" in about.notes else result
 
         run.__name__ = run.__qualname__ = getattr(self._fun, "__name__", type(self._fun).__name__)
         donated = _Named(*_compat.jit_arguments(self._fun).donated).marked(given, len(self._owner))
-        given_up = [at for at, i in enumerate(moving) if donated[i]]
+        given_up = [at + numbered for at, i in enumerate(moving) if donated[i]]
         return jax.jit(run, donate_argnums=given_up)
 
     def _updating(self, given: Tree) -> Any:
@@ -195,13 +223,39 @@ class Harvested:
         """The same harvest of the function made free of references."""
         if "pure" not in self._programs:
             pure = references.functional(self._fun)
-            self._programs["pure"] = Harvested(pure, self._harvester, self._options)
-        return self._programs["pure"]  # type: ignore[no-any-return]
+            self._programs["pure"] = pure
+        pure = self._programs["pure"]
+        return Harvested(pure, self._harvester, self._options, ticket=self._ticket)
+
+
+def _numbered(program: Any, ticket: Ticket, leaves: Sequence[Any]) -> Any:
+    """Run a program that is told the number of the call."""
+    ticket.check()
+    number = ticket.begin()
+    try:
+        result = program(np.uint32(number), *leaves)
+    except BaseException:
+        ticket.forget(number)
+        raise
+    if type(result) is _Silent:
+        ticket.forget(number)
+        return result.result
+    return result
+
+
+@dataclasses.dataclass
+class _About:
+    """What is harvested how: the harvest, its options, and the number of the call, if any."""
+
+    harvester: Harvester
+    options: Any
+    ticket: Ticket | None = None
+    number: Array | None = None
+    notes: set[str] = dataclasses.field(default_factory=set)
 
 
 def _harvest(
-    harvester: Harvester,
-    options: Any,
+    about: _About,
     fun: Any,
     leaves: Sequence[Any],
     structure: Any,
@@ -221,6 +275,7 @@ def _harvest(
         returned.append((tree, results, places))
         return [results[i] for i in places]
 
+    harvester = about.harvester
     ledger: set[tuple[str, str]] = set()
     outer = is_listening()
     dynamic = [leaves[i] for i in moving]
@@ -233,8 +288,10 @@ def _harvest(
                 f"program is made by: `{harvester.name}(f, static_argnames=...)`."
             )
             raise
-    harvest = Traced(jaxpr, dynamic, outer, frozenset(ledger))
-    results, logs = harvester.run(harvest, options)
+    harvest = Traced(
+        jaxpr, dynamic, outer, frozenset(ledger), about.ticket, about.number, about.notes
+    )
+    results, logs = harvester.run(harvest, about.options)
     tree, out, places = returned[-1]
     for place, x in zip(places, results, strict=True):
         out[place] = x
@@ -273,6 +330,21 @@ class _Partly:
     @classmethod
     def tree_unflatten(cls, static: tuple[Any, ...], arrays: Sequence[Any]) -> _Partly:
         return cls(list(arrays), static)
+
+
+@jax.tree_util.register_pytree_node_class
+class _Silent:
+    """The result of a program that makes no use of the number of its call."""
+
+    def __init__(self, result: Tree) -> None:
+        self.result = result
+
+    def tree_flatten(self) -> tuple[tuple[Tree], None]:
+        return (self.result,), None
+
+    @classmethod
+    def tree_unflatten(cls, _: None, children: tuple[Tree]) -> _Silent:
+        return cls(children[0])
 
 
 class Fixed:

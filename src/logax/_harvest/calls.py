@@ -30,12 +30,14 @@ def _run_jit(equation: Equation, args: Sequence[Array], frame: Frame) -> Sequenc
     Memoised: a helper that is called forty times is walked, lowered and compiled once.
     """
     inner = equation.params["jaxpr"]
-    states = frame.threaded(frame.harvest.census(inner))
-    added = jax.tree.leaves((states, frame.valid))
+    census = frame.harvest.census(inner)
+    emits = frame.harvest.emits_inside(frame, census, again=False)
+    states = frame.threaded(census, emits)
+    added, structure = jax.tree.flatten((states, frame.passed()))
     types = tuple(jax.typeof(x) for x in (*args, *added))
-    place = ("jit", types, tuple(states), frame.valid is None, frame.only)
+    place = ("jit", types, structure, frame.only, emits, frame.shards)
     closed, tree = frame.harvest.remembered(
-        place, _compat.parts(inner)[0], lambda: traced_part(frame, inner, args, states)
+        place, _compat.parts(inner)[0], lambda: traced_part(frame, inner, args, states, emits)
     )
     results = _compat.rebind_jit(equation, closed, [*args, *added], len(added))
     return take(equation, results, tree, frame)
@@ -44,10 +46,12 @@ def _run_jit(equation: Equation, args: Sequence[Array], frame: Frame) -> Sequenc
 def _run_checkpoint(equation: Equation, args: Sequence[Array], frame: Frame) -> Sequence[Array]:
     """The same `checkpoint` with its policy; records leave it as results, so they come once."""
     inner = equation.params["jaxpr"]
-    states = frame.threaded(frame.harvest.census(inner))
-    closed, tree = traced_part(frame, inner, args, states)
+    census = frame.harvest.census(inner)
+    emits = frame.harvest.emits_inside(frame, census, again=True)
+    states = frame.threaded(census, emits)
+    closed, tree = traced_part(frame, inner, args, states, emits)
     opened, consts = _compat.open_jaxpr(closed)
-    added = jax.tree.leaves((states, frame.valid))
+    added = jax.tree.leaves((states, frame.passed()))
     params = {**equation.params, "jaxpr": opened}
     results = _compat.rebind(equation, [*consts, *args, *added], params)
     return take(equation, results, tree, frame)
@@ -80,14 +84,16 @@ def _run_linear_solve(equation: Equation, args: Sequence[Array], frame: Frame) -
     ends = [sum(lengths[: i + 1]) for i in range(len(lengths))]
     consts = type(jaxprs)(*(args[end - n : end] for end, n in zip(ends, lengths, strict=True)))
     right_side = list(args[ends[-1] :])
-    states = frame.threaded(frame.harvest.census(jaxprs.solve))
+    census = frame.harvest.census(jaxprs.solve)
+    emits = frame.harvest.emits_inside(frame, census, again=True)
+    states = frame.threaded(census, emits)
     like: list[Tree] = []
 
     def matvec(x: list[Array]) -> list[Array]:
         return walk_unharvested(jaxprs.matvec, [*consts.matvec, *x])
 
     def solve(_: Any, b: list[Array]) -> Tree:
-        child = frame.child(states, frame.valid)
+        child = frame.child(states, frame.passed(), emits)
         results = walk(child, jaxprs.solve, [*consts.solve, *b])
         extra = (results[len(b) :], child.states, child.collected())
         like.append(jax.tree.map(jax.typeof, extra))

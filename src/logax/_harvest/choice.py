@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from logax._compat import Array
@@ -73,6 +73,14 @@ class Part:
         """Take in one entry."""
         self.entries.append(entry)
         self.operands.append(list(operands))
+
+    def apart(self) -> Iterator[Part]:
+        """Each entry by itself."""
+        for entry, operands in zip(self.entries, self.operands, strict=True):
+            one = Part(self.spec)
+            one.add(entry, operands)
+            one.steps = self.steps
+            yield one
 
     def flat(self) -> list[Any]:
         """The operands of a log of this part alone."""

@@ -22,9 +22,9 @@ from jax.interpreters import ad, batching, mlir
 from logax import _compat
 from logax._compat import Array, Equation, Tree
 from logax._harvest import census as counting
-from logax._harvest.census import Census, Tally
+from logax._harvest.census import Census
 from logax._harvest.storage import Block, Single, empty, padded
-from logax._harvest.walker import RULES, Collected, Frame, Harvest, Rule, take, traced_part, walk
+from logax._harvest.walker import RULES, Collected, Frame, Harvest, Rule, take, walk
 
 
 def _census_scan(equation: Equation, harvest: Harvest) -> Census:
@@ -33,37 +33,92 @@ def _census_scan(equation: Equation, harvest: Harvest) -> Census:
 
 
 def _run_scan(equation: Equation, args: Sequence[Array], frame: Frame) -> Sequence[Array]:
-    params = equation.params
-    num_consts, num_carry = _compat.scan_split(params)
-    consts, carry = args[:num_consts], list(args[num_consts : num_consts + num_carry])
+    """The same loop, or, where records leave while it runs, a loop of loops with a stop after each.
 
-    def body(carried: Tree, x: list[Array]) -> Tree:
+    Iterations that are left over after whole stops come in a loop of their own.
+    """
+    length, reverse = equation.params["length"], equation.params["reverse"]
+    num_consts, num_carry = _compat.scan_split(equation.params)
+    consts, carry, xs = (
+        args[:num_consts],
+        args[num_consts:][:num_carry],
+        args[num_consts:][num_carry:],
+    )
+    loop = _Scan(equation, consts, frame.harvest.census(equation.params["jaxpr"]))
+    each = frame.harvest.cut(frame, loop.census, length)
+    if each <= 1:
+        return loop.run(frame, list(carry), list(xs), length, emits=each == 1)
+    stops, rest = divmod(length, each)
+
+    def stop(carried: Tree, x: list[Array]) -> Tree:
         carry, states = carried
-        child = frame.child(states, frame.valid)
-        results = walk(child, params["jaxpr"], [*consts, *carry, *x])
-        return (results[:num_carry], child.states), (results[num_carry:], child.collected())
+        child = frame.child(states, frame.passed(), emits=True)
+        results = loop.run(child, carry, x, each)
+        frame.harvest.settle(child)
+        return (results[:num_carry], child.states), results[num_carry:]
 
-    def in_order(stacked: Block | Single) -> Block:
+    # In reverse, what runs last comes first.
+    cut = rest if reverse else length - rest
+    first, last = ([x[:cut] for x in xs], [x[cut:] for x in xs])
+    whole, left = (last, first) if reverse else (first, last)
+    (carry, states), ys = lax.scan(
+        stop,
+        (list(carry), frame.threaded(loop.census, emits=True)),
+        [x.reshape(stops, each, *x.shape[1:]) for x in whole],
+        length=stops,
+        reverse=reverse,
+    )
+    frame.states.update(states)
+    ys = [_one_axis_less(y) for y in ys]
+    if rest:
+        results = loop.run(frame, carry, left, rest)
+        carry, more = results[:num_carry], results[num_carry:]
+        pairs = zip(ys, more, strict=True)
+        ys = [jnp.concatenate((b, a) if reverse else (a, b)) for a, b in pairs]
+    return [*carry, *ys]
+
+
+class _Scan:
+    """The body of a `scan`, to be run for any number of iterations."""
+
+    def __init__(self, equation: Equation, consts: Sequence[Array], census: Census) -> None:
+        self._params, self._consts, self.census = equation.params, consts, census
+
+    def run(
+        self, frame: Frame, carry: list[Array], xs: list[Array], length: int, emits: bool = False
+    ) -> list[Array]:
+        """Run it; records go to the frame, or from each iteration to where the harvest wants."""
+        params, num_carry = self._params, len(carry)
+
+        def body(carried: Tree, x: list[Array]) -> Tree:
+            carry, states = carried
+            child = frame.child(states, frame.passed(), emits)
+            results = walk(child, params["jaxpr"], [*self._consts, *carry, *x])
+            if emits:
+                frame.harvest.settle(child)
+            return (results[:num_carry], child.states), (results[num_carry:], child.collected())
+
+        split = {"_split_transpose": True} if params.get("_split_transpose") else {}
+        (carry, states), (ys, blocks) = lax.scan(
+            body,
+            (carry, frame.threaded(self.census, emits)),
+            xs,
+            length=length,
+            reverse=params["reverse"],
+            unroll=params["unroll"],
+            **split,
+        )
+        frame.states.update(states)
+        frame.record_all({key: self._in_order(block) for key, block in blocks.items()})
+        return [*carry, *ys]
+
+    def _in_order(self, stacked: Block | Single) -> Block:
         """The records of all iterations, one after the other as they were executed."""
-        if params["reverse"]:
+        if self._params["reverse"]:
             stacked = jax.tree.map(lambda x: jnp.flip(x, 0), stacked)
         if isinstance(stacked, Single):  # the loop gave it its axis
             return Block(*stacked)
         return Block(*jax.tree.map(_one_axis_less, tuple(stacked)))
-
-    split = {"_split_transpose": True} if params.get("_split_transpose") else {}
-    (carry, states), (ys, blocks) = lax.scan(
-        body,
-        (carry, frame.threaded(frame.harvest.census(params["jaxpr"]))),
-        list(args[num_consts + num_carry :]),
-        length=params["length"],
-        reverse=params["reverse"],
-        unroll=params["unroll"],
-        **split,
-    )
-    frame.states.update(states)
-    frame.record_all({key: in_order(block) for key, block in blocks.items()})
-    return [*carry, *ys]
 
 
 def _one_axis_less(x: Array) -> Array:
@@ -93,22 +148,41 @@ def _run_while(equation: Equation, args: Sequence[Array], frame: Frame) -> Seque
             again = jnp.any(again)
         return again if child.valid is None else again & child.valid
 
+    harvest = frame.harvest
+    inside = counting.then(
+        harvest.census(params["cond_jaxpr"]), harvest.census(params["body_jaxpr"])
+    )
+    waits = harvest.waits(inside)
+    emits = harvest.streams and not waits
+
     def body(carried: Tree) -> Tree:
         carry, states, active = carried
-        child = frame.child(states, running_p.bind(active))
+        child = frame.child(states, (running_p.bind(active), frame.given), emits)
         new = walk(child, params["body_jaxpr"], [*body_consts, *carry])
         new = [advance_p.bind(active, n, o) for n, o in zip(new, carry, strict=True)]
-        return new, child.states, goes_on(child, new)
+        active = goes_on(child, new)
+        harvest.settle(child, has_room=waits)
+        return new, child.states, active
 
-    inside = counting.then(
-        frame.harvest.census(params["cond_jaxpr"]), frame.harvest.census(params["body_jaxpr"])
-    )
+    def any_goes_on(carried: Tree) -> Array:
+        return any_lane_p.bind(carried[2])
+
+    def while_there_is_room(carried: Tree) -> Tree:
+        """Iterate until the buffer is full, then empty it: no iteration needs a conditional."""
+
+        def goes_on_here(carried: Tree) -> Array:
+            full = harvest.lacks_room(frame, carried[1], inside)
+            return any_goes_on(carried) & ~any_lane_p.bind(full)
+
+        carry, states, active = lax.while_loop(goes_on_here, body, carried)
+        child = frame.child(states, frame.passed(), emits=True)
+        harvest.empty_buffer(child)
+        return carry, child.states, active
+
     start = list(args[for_cond + for_body :])
-    first = frame.child(frame.threaded(inside), frame.valid)
-    active = goes_on(first, start)
-    carry, states, _ = lax.while_loop(
-        lambda carried: any_lane_p.bind(carried[2]), body, (start, first.states, active)
-    )
+    active = goes_on(frame, start)
+    carried = (start, frame.threaded(inside, harvest.streams), active)
+    carry, states, _ = lax.while_loop(any_goes_on, while_there_is_room if waits else body, carried)
     frame.states.update(states)
     return list(carry)
 
@@ -121,18 +195,12 @@ def _census_cond(equation: Equation, harvest: Harvest) -> Census:
 def _run_cond(equation: Equation, args: Sequence[Array], frame: Frame) -> Sequence[Array]:
     """Every branch returns room for the most records any of them has, and says which are real.
 
-    A store goes through the branches only where it is smaller than that room would be. Any other is
-    left outside and takes in what comes out, since JAX selects everything that passes a batched
-    `cond`.
+    Or it emits them by itself, where the harvest says so.
     """
     index, operands = args[0], args[1:]
     branches = equation.params["branches"]
     inside = frame.taken(_census_cond(equation, frame.harvest))
-    states = {
-        key: state
-        for key, state in frame.threaded(inside).items()
-        if _is_larger(inside[key], frame.harvest.stores[key].rows)
-    }
+    states, emits = frame.harvest.through_branches(frame, inside)
 
     def unified(blocks: Collected) -> Collected:
         result: Collected = {}
@@ -145,17 +213,27 @@ def _run_cond(equation: Equation, args: Sequence[Array], frame: Frame) -> Sequen
             result[key] = _compat.make_varying(block, tally.varying)
         return result
 
-    parts = [traced_part(frame, branch, operands, states, unified) for branch in branches]
-    added = jax.tree.leaves((states, frame.valid))
+    def traced(number: int) -> tuple[Any, Tree]:
+        def part(args: Sequence[Array], states: Tree, passed: Tree, index: Array | None) -> Tree:
+            child = frame.child(states, passed, emits)
+            if index is not None:
+                taken = running_p.bind(index == number)
+                child.valid = taken if child.valid is None else taken & child.valid
+            results = walk(child, branches[number], args)
+            if emits:
+                frame.harvest.settle(child)
+                return results, (child.states, {})
+            return results, (child.states, unified(child.collected()))
+
+        closed, tree = _compat.trace(part, list(operands), *added)
+        return closed, tree.children()[1]
+
+    added = (states, frame.passed(), index if emits else None)
+    parts = [traced(number) for number in range(len(branches))]
     jaxprs, consts = _compat.with_common_consts([closed for closed, _ in parts])
     params = {**equation.params, "branches": jaxprs}
-    results = _compat.rebind(equation, [index, *consts, *operands, *added], params)
-    return take(equation, results, parts[0][1], frame)
-
-
-def _is_larger(tally: Tally, rows: int) -> bool:
-    """Whether the records are more than so many, or, each shard with a state of its own, apart."""
-    return tally.most is None or tally.most > rows or bool(tally.shards)
+    given = [index, *consts, *operands, *jax.tree.leaves(added)]
+    return take(equation, _compat.rebind(equation, given, params), parts[0][1], frame)
 
 
 def _any_lane_batch(args: Any, dims: Any) -> tuple[Array, None]:

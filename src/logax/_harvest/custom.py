@@ -41,10 +41,12 @@ class _Closed:
     def __init__(self, jaxpr: Jaxpr, frame: Frame) -> None:
         self.jaxpr, self.frame = jaxpr, frame
         self.census: Census = frame.harvest.census(jaxpr)
+        self._emits = frame.harvest.emits_inside(frame, self.census, again=True)
 
     def inputs(self, args: Sequence[Array]) -> list[Tree]:
         """The arguments, then what the frame has to give: nothing may be closed over."""
-        return [*args, (self.frame.threaded(self.census), self.frame.valid)]
+        states = self.frame.threaded(self.census, self._emits)
+        return [*args, (states, self.frame.passed())]
 
     def plain(self, *inputs: Tree) -> Tree:
         """The walked function."""
@@ -74,7 +76,8 @@ class _Closed:
     def _walked(
         self, jaxpr: Jaxpr, args: Sequence[Array], given: Tree, only: frozenset[str] | None = None
     ) -> Tree:
-        child = self.frame.child(*given)
+        states, passed = given
+        child = self.frame.child(states, passed, self._emits)
         child.only = child.only if only is None else only
         return walk(child, jaxpr, args), (child.states, child.collected())
 

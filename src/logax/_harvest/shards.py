@@ -7,6 +7,7 @@ a program whose shards log differently often is harvested inside the `shard_map`
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import jax
@@ -37,14 +38,13 @@ def not_on_shards(tally: Tally) -> ValueError:
 
 def _census_shard_map(equation: Equation, harvest: Harvest) -> Census:
     axes = _axes(equation)
-    sizes = equation.params["mesh"].shape
-    number = 1
-    for name in axes:
-        number *= sizes[name]
+    number = math.prod(equation.params["mesh"].shape[name] for name in axes)
     census = {}
     for key, tally in harvest.census(equation.params["jaxpr"]).items():
-        if not tally.exact and (
-            not equation.params["check_vma"] or tally.count_varying & set(axes)
+        if (
+            not harvest.streams
+            and not tally.exact
+            and (not equation.params["check_vma"] or tally.count_varying & set(axes))
         ):
             raise not_on_shards(tally)
         census[key] = tally.on_shards(frozenset(axes), number)
@@ -53,14 +53,24 @@ def _census_shard_map(equation: Equation, harvest: Harvest) -> Census:
 
 def _run_shard_map(equation: Equation, args: Sequence[Array], frame: Frame) -> Sequence[Array]:
     params, axes = equation.params, _axes(equation)
-    census = frame.taken(frame.harvest.census(params["jaxpr"]))
+    census = frame.taken(_census_shard_map(equation, frame.harvest))
     inner_tallies = {key: frame.tallies[key].on_one_shard() for key in census}
     first, second = PartitionSpec(axes), PartitionSpec(None, axes)
 
-    def shard(args: Sequence[Array], states: dict[str, Tree], valid: Array | None) -> Tree:
+    streams = frame.harvest.streams
+    number = math.prod(params["mesh"].shape[name] for name in axes)
+
+    def shard(args: Sequence[Array], states: dict[str, Tree], passed: Tree) -> Tree:
         states = jax.tree.map(lambda x: x[0], states)
-        child = Frame(frame.harvest, inner_tallies, states, valid, frame.only)
+        child = frame.child(states, passed, streams)
+        child.tallies, child.shards = inner_tallies, (*frame.shards, number)
+        if streams:
+            index = jax.lax.axis_index(axes)
+            child.given = frame.harvest.on_shard(child.given, index, number)
         results = walk(child, params["jaxpr"], args)
+        if streams:
+            frame.harvest.settle(child)
+            frame.harvest.empty_buffer(child)
         collected = {key: records.block() for key, records in child.collected().items()}
         states, blocks = _compat.make_varying((child.states, collected), frozenset(axes))
         columns = {key: jax.tree.map(lambda x: x[:, None], block) for key, block in blocks.items()}
@@ -74,7 +84,8 @@ def _run_shard_map(equation: Equation, args: Sequence[Array], frame: Frame) -> S
         axis_names=frozenset(axes),
         check_vma=params["check_vma"],
     )
-    results, states, columns = mapped(list(args), frame.threaded(census), frame.valid)
+    given = frame.threaded(census, streams)
+    results, states, columns = mapped(list(args), given, frame.passed())
     frame.states.update(states)
     for key, block in columns.items():
         # Whether a record is real is the same on every shard, as the census made sure.

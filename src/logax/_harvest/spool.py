@@ -154,6 +154,20 @@ class Spool(Harvest):
         self._groups = groups
         return groups
 
+    def through_branches(self, frame: Frame, census: Census) -> tuple[dict[str, Tree], bool]:
+        """A store only where it is smaller than the room for the records would be.
+
+        Any other is left outside and takes in what comes out, since JAX selects everything that
+        passes a batched `cond`.
+        """
+
+        def is_larger(tally: Tally, rows: int) -> bool:
+            return tally.most is None or tally.most > rows or bool(tally.shards)
+
+        states = frame.threaded(census)
+        larger = {k: s for k, s in states.items() if is_larger(census[k], self.stores[k].rows)}
+        return larger, False
+
     def on_log(self, equation: Equation, args: Sequence[Array], frame: Frame) -> None:
         """Collect the chosen part; bind the rest, or all of it, for an outer harvest."""
         spec = equation.params["spec"]

@@ -68,6 +68,45 @@ class Harvest:
         """Do with one log whatever this harvest does."""
         raise NotImplementedError
 
+    streams = False  # whether records leave the program while it runs
+
+    def threaded(self, frame: Frame, census: Census, emits: bool) -> dict[str, Tree]:
+        """The states that go through a part of the program, given its census."""
+        return {key: frame.states[key] for key in census if key in frame.states}
+
+    def through_branches(self, frame: Frame, census: Census) -> tuple[dict[str, Tree], bool]:
+        """The states that go through the branches of a `cond`, and whether these emit."""
+        return {}, False
+
+    def emits_inside(self, frame: Frame, census: Census, again: bool) -> bool:
+        """Whether a part emits its records, or returns them; `again` if it may run twice."""
+        return False
+
+    def on_shard(self, given: Tree, index: Array, number: int) -> Tree:
+        """What is at hand in one of so many shards."""
+        return given
+
+    def cut(self, frame: Frame, census: Census, length: int) -> int:
+        """After how many iterations of a scan records are emitted; 0: it returns them."""
+        return 0
+
+    def waits(self, census: Census) -> bool:
+        """Whether the records of such an iteration of a `while` wait in a buffer."""
+        return False
+
+    def lacks_room(self, frame: Frame, states: dict[str, Tree], census: Census) -> Array:
+        """Whether the buffer has no room for such an iteration."""
+        raise NotImplementedError
+
+    def took(self, frame: Frame) -> None:
+        """Called when a frame that emits has taken in records."""
+
+    def settle(self, frame: Frame, *, has_room: bool = False) -> None:
+        """Let go of all records of a frame that emits; `has_room` if the buffer is known to."""
+
+    def empty_buffer(self, frame: Frame) -> None:
+        """Emit all that waits in the buffer."""
+
     def rule_context(self) -> contextlib.AbstractContextManager[None]:
         """Under which a user's own rule is traced when its run may stand for the function's."""
         return listening()
@@ -131,6 +170,9 @@ class Frame:
       states: The stores that are threaded through this part.
       valid: Whether the part is really running, where that is not certain.
       only: The keys that are taken here; those of other logs are for the harvest outside.
+      given: What a harvest wants to have at hand everywhere.
+      emits: Whether records may leave the program here.
+      shards: How many shards there are at each level of `shard_map` around this part.
       blocks: The records so far of groups without a store here.
     """
 
@@ -139,11 +181,21 @@ class Frame:
     states: dict[str, Tree]
     valid: Array | None = None
     only: frozenset[str] | None = None
+    given: Tree = None
+    emits: bool = False
+    shards: tuple[int, ...] = ()
     blocks: dict[str, list[Block | Single]] = dataclasses.field(default_factory=dict)
 
-    def child(self, states: dict[str, Tree], valid: Array | None) -> Frame:
-        """A frame for a part whose states and validity are given, with no blocks yet."""
-        return Frame(self.harvest, self.tallies, dict(states), valid, self.only)
+    def child(self, states: dict[str, Tree], passed: Tree, emits: bool = False) -> Frame:
+        """A frame for a part, given its states and what `passed` is there, with no blocks yet."""
+        valid, given = passed
+        return dataclasses.replace(
+            self, states=dict(states), valid=valid, given=given, emits=emits, blocks={}
+        )
+
+    def passed(self) -> Tree:
+        """What a part of the program gets to know beside its states."""
+        return self.valid, self.given
 
     def takes(self, key: str) -> bool:
         """Whether records of this key are taken here."""
@@ -157,6 +209,8 @@ class Frame:
         """Take in some records of a group."""
         if key not in self.states:
             self.blocks.setdefault(key, []).append(records)
+            if self.emits:
+                self.harvest.took(self)
             return
         block = records.block()
         if block.rows() == 0:
@@ -177,9 +231,9 @@ class Frame:
         """The blocks so far, one for each group."""
         return {key: joined(blocks, self.tallies[key]) for key, blocks in self.blocks.items()}
 
-    def threaded(self, census: Census) -> dict[str, Tree]:
-        """The states of those groups that a part of the program logs."""
-        return {key: self.states[key] for key in census if key in self.states}
+    def threaded(self, census: Census, emits: bool = False) -> dict[str, Tree]:
+        """The states that a part of the program needs, given its census."""
+        return self.harvest.threaded(self, census, emits)
 
 
 def census_of(parameter: str) -> Callable[[Equation, Harvest], Census]:
@@ -234,20 +288,19 @@ def traced_part(
     jaxpr: Jaxpr,
     args: Sequence[Array],
     states: dict[str, Tree],
-    unified: Callable[[Collected], Collected] = dict,
+    emits: bool = False,
 ) -> tuple[Jaxpr, Tree]:
     """The walked part as a jaxpr of its own.
 
-    It takes the arguments, then the leaves of states and validity; it returns the results of the
-    part, then the leaves of (states, blocks), whose tree comes second. `unified` may give the
-    blocks another form.
+    It takes the arguments, then the leaves of states and of what is `passed`; it returns the
+    results of the part, then the leaves of (states, blocks), whose tree comes second.
     """
 
-    def part(args: Sequence[Array], states: dict[str, Tree], valid: Array | None) -> Tree:
-        child = frame.child(states, valid)
-        return walk(child, jaxpr, args), (child.states, unified(child.collected()))
+    def part(args: Sequence[Array], states: dict[str, Tree], passed: Tree) -> Tree:
+        child = frame.child(states, passed, emits)
+        return walk(child, jaxpr, args), (child.states, child.collected())
 
-    closed, tree = _compat.trace(part, list(args), states, frame.valid)
+    closed, tree = _compat.trace(part, list(args), states, frame.passed())
     return closed, tree.children()[1]
 
 

@@ -1,0 +1,10 @@
+"""From device to host: what is emitted, how it is put in order, and the thread that hands it on.
+
+    emit      the primitives inside the program, and how their operands are packed
+    calls     which call a parcel belongs to, and what comes next in it
+    records   what a callback is given
+    worker    the bounded queue and the one thread behind it
+
+Data flows from top to bottom. The thread of XLA that runs the program only puts arrays into the
+queue; all else happens on the thread behind it.
+"""

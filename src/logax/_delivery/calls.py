@@ -1,0 +1,223 @@
+"""Which call a parcel belongs to, and which of its records comes next.
+
+A program promises no order between its emissions, so every record carries its place. Each call
+remembers, lane by lane, which place comes next, and holds what came too early. What it was given
+already it leaves out: a program that runs a part again says the same again.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from logax._delivery.packets import Parcel
+from logax._delivery.routes import Batch, Route
+from logax._delivery.worker import before_flush, troubles, worker
+
+
+class Places(NamedTuple):
+    """The records of a parcel in order: the place of each, its site, row and lane (-1: all)."""
+
+    place: Any
+    site: Any
+    row: Any
+    lane: Any
+
+    def only(self, which: Any) -> Places:
+        """Some of them."""
+        return Places(*(x[which] for x in self))
+
+    def by_lane(self, lanes: int) -> Places:
+        """Each lane named."""
+        if not len(self.lane) or self.lane[0] >= 0:
+            return self
+        place, site, row = (np.repeat(x, lanes) for x in self[:3])
+        return Places(place, site, row, np.tile(np.arange(lanes), len(self.lane)))
+
+
+class Call:
+    """One run of a tapped function."""
+
+    def __init__(self, route: Route) -> None:
+        self._route = route
+        self._next: dict[tuple[int, int], Any] = {}
+        self._early: list[tuple[Parcel, Places]] = []
+        self._ends: dict[tuple[int, int], Any] | None = None
+
+    def take(self, parcel: Parcel) -> bool:
+        """Deliver what is due now, of this parcel and of those before it; True if that was all."""
+        if self._ends is None:
+            self._ends = _ends(parcel)
+        places = _places(parcel)
+        if not self._deliver(parcel, places):
+            self._early.append((parcel, places))
+            return False
+        while any(self._deliver_early(i) for i in range(len(self._early))):
+            pass
+        return self._is_over()
+
+    def settle(self) -> bool:
+        """Deliver all that is held: nothing will come before it any more."""
+        held, self._early = self._early, []
+        for parcel, places in sorted(held, key=lambda each: int(each[1].place[0])):
+            self._deliver(parcel, places, late=True)
+        return self._is_over()
+
+    def _deliver_early(self, number: int) -> bool:
+        if not self._deliver(*self._early[number]):
+            return False
+        del self._early[number]
+        return True
+
+    def _deliver(self, parcel: Parcel, places: Places, late: bool = False) -> bool:
+        """Deliver a parcel unless something before it is missing."""
+        if not len(places.place):
+            return True
+        stream, lanes = (parcel.packet.stream, parcel.shard() or 0), math.prod(parcel.lanes)
+        expected = self._next.get(stream, np.zeros(lanes, np.int64))
+        if len(expected) != lanes:
+            expected = np.full(lanes, expected.max())
+        if (expected != expected[0]).any():
+            places = places.by_lane(lanes)
+        upto = expected[places.lane]  # lane -1 is as good as any
+        _, first = np.unique(places.lane, return_index=True)
+        if not late and (places.place[first] > upto[first]).any():
+            return False
+        fresh = places.only(places.place >= upto)
+        self._next[stream] = expected = expected.copy()
+        if len(fresh.place) and fresh.lane[0] < 0:
+            expected[:] = fresh.place[-1] + 1
+        else:
+            np.maximum.at(expected, fresh.lane, fresh.place + 1)
+        if parcel.dropped:
+            self._count_dropped(parcel, fresh, lanes)
+        elif len(fresh.place):
+            self._route.deliver(_batch(parcel, fresh))
+        return True
+
+    def _count_dropped(self, parcel: Parcel, places: Places, lanes: int) -> None:
+        for number, site in enumerate(parcel.packet.sites):
+            own = places.lane[places.site == number]
+            total = int(np.where(own < 0, lanes, 1).sum())
+            if total:
+                keys = ", ".join(f"`{entry.key}`" for entry in site.spec.entries)
+                troubles.dropped(f"{keys} (logged at {site.spec.site})", total)
+
+    def _is_over(self) -> bool:
+        if self._ends is None:
+            return False
+        return all(
+            bool((self._next.get(key, np.zeros(1, np.int64)) == end).all())
+            for key, end in self._ends.items()
+        )
+
+
+def begin(route: Route) -> int:
+    """The number of a new call."""
+    number = next(_numbers) % 2**32
+    _calls[number] = Call(route)
+    return number
+
+
+def forget(number: int) -> None:
+    """Drop a call of which nothing will come."""
+    _calls.pop(number, None)
+
+
+def receive(parcel: Parcel) -> None:
+    """Take in a parcel, on whatever thread of XLA's."""
+    number = int(parcel.operands[0])
+    call = _calls.get(number)
+    if call is None:  # what a part of a program that runs again says again
+        return
+    if not worker.put(parcel.size(), _take, number, call, parcel):
+        worker.put(0, _take, number, call, parcel.without_values(), waits=False)
+
+
+def _take(number: int, call: Call, parcel: Parcel) -> None:
+    if call.take(parcel.spread()):
+        forget(number)
+
+
+def _settle(before: int) -> None:
+    for number, call in list(_calls.items()):
+        if number < before and call.settle():
+            forget(number)
+
+
+def _settle_soon() -> None:
+    if _calls:
+        worker.put(0, _settle, next(_numbers) % 2**32, waits=False)
+
+
+def _ends(parcel: Parcel) -> dict[tuple[int, int], Any] | None:
+    """For each stream and shard how many records it has, if that is known by now."""
+    packet = parcel.packet
+    given: list[Any]
+    if packet.last:
+        given = packet.ends(parcel.operands)
+    elif all(stream.total is not None for stream in packet.streams):
+        given = [np.asarray(stream.total) for stream in packet.streams]
+    else:
+        return None
+    ends = {}
+    for number, (stream, end) in enumerate(zip(packet.streams, given, strict=True)):
+        if not stream.shards:
+            ends[number, 0] = end
+            continue
+        for shard in range(math.prod(stream.shards)):
+            ends[number, shard] = end[..., shard] if packet.last else end
+    return ends
+
+
+def _places(parcel: Parcel) -> Places:
+    packet, lanes = parcel.packet, math.prod(parcel.lanes)
+    rows, over = packet.rows(parcel.operands), packet.rows(list(parcel.over_lanes()))
+    uniform = not any(o.order or o.gate for o in over)
+    columns = []
+    for number, r in enumerate(rows):
+        real = _mask(r)
+        if uniform:
+            row = np.flatnonzero(real)
+            lane, place = np.full(len(row), -1), r.order[row]
+        else:
+            shape = (lanes, r.order.shape[-1])
+            lane, row = np.nonzero(np.broadcast_to(real, shape))
+            place = np.broadcast_to(r.order, shape)[lane, row]
+        columns.append((place.astype(np.int64), np.full(len(row), number), row, lane))
+    if not columns:
+        return Places(*[np.zeros(0, np.int64)] * 4)
+    places = Places(*map(np.concatenate, zip(*columns, strict=True)))
+    return places.only(np.lexsort((places.lane, places.place)))
+
+
+def _mask(rows: Any) -> Any:
+    """Which rows are real."""
+    number = rows.order.shape[-1]
+    if rows.gate is None:
+        return np.ones(number, bool)
+    if rows.gate.dtype == bool:
+        return rows.gate
+    return np.arange(number) < rows.gate[..., None]
+
+
+def _batch(parcel: Parcel, places: Places) -> Batch:
+    packet = parcel.packet
+    order = list(zip(places.site.tolist(), places.row.tolist(), places.lane.tolist(), strict=True))
+    over = [each.arrays for each in packet.rows(list(parcel.over_lanes()))]
+    shard = parcel.shard()
+    return Batch(packet, parcel.lanes, shard, packet.rows(parcel.operands), over, order)
+
+
+def _reset() -> None:
+    _calls.clear()
+
+
+_numbers = itertools.count(1)
+_calls: dict[int, Call] = {}
+before_flush(_settle_soon)
+os.register_at_fork(after_in_child=_reset)

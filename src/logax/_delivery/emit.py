@@ -1,0 +1,204 @@
+"""The primitives through which records leave a program.
+
+`emit_p` hands its operands to the host. Under `vmap` it gets lanes, not copies: one host call for
+all of them. Gates are operands and are applied on the host, so that lanes and branches that JAX
+runs without meaning it stay silent. `open_p` asks the host for the number of a call, where a tapped
+function is part of a larger program. `lanes_p` is zero, with a lane axis wherever one of its
+operands has one: it tells every emission of a call which lanes the call has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend import core as jex
+from jax.interpreters import ad, batching, mlir
+
+from logax import _compat
+from logax._compat import Array
+from logax._delivery.packets import Packet, Parcel
+from logax._log import EFFECTS
+
+_LARGE = 1 << 16  # bytes: larger operands travel by themselves, since packing copies
+
+
+def emit(
+    packet: Packet, lanes: Array, operands: Sequence[Array], take: Callable[[Parcel], None]
+) -> None:
+    """Hand operands to `take` on the host; `lanes` comes from `lanes_of`."""
+    flags = ((),) * len(operands)
+    emit_p.bind(lanes, *operands, arrival=Arrival(packet, (), flags, take))
+
+
+class Arrival(NamedTuple):
+    """What is known of an emission while tracing, and who takes it in.
+
+    Attributes:
+      packet: What the operands are.
+      lanes: How many lanes there are at each level of `vmap`.
+      batched: For each operand over which of them it varies.
+      take: Takes the parcel.
+    """
+
+    packet: Packet
+    lanes: tuple[int, ...]
+    batched: tuple[tuple[bool, ...], ...]
+    take: Callable[[Parcel], None]
+
+    def arrive(self, *operands: Any) -> tuple[()]:
+        """Called on the host, on a thread of XLA's."""
+        arrays = [np.asarray(x) for x in operands]
+        self.take(Parcel(self.packet, self.lanes, self.batched, arrays))
+        return ()
+
+
+def opened(lanes: Array, begin: Callable[[], int]) -> Array:
+    """The number of a call, which `begin` gives on the host each time the program gets here."""
+    return open_p.bind(lanes, begin=begin)[0]
+
+
+def lanes_of(arrays: Sequence[Array]) -> Array:
+    """Zero, with a lane axis wherever one of these has one."""
+    return lanes_p.bind(jnp.zeros((), jnp.int32), *arrays)
+
+
+def _emit_abstract(*_: Any, **__: Any) -> tuple[list[Any], Any]:
+    return [], EFFECTS
+
+
+def _emit_batch(args: Any, dims: Any, *, arrival: Arrival) -> tuple[list[Any], list[Any]]:
+    size = next(x.shape[d] for x, d in zip(args, dims, strict=True) if d is not None)
+    first = [x if d is None else jnp.moveaxis(x, d, 0) for x, d in zip(args, dims, strict=True)]
+    token, call = (  # there is one call, whatever its lanes
+        x if d is None else _any_of(x, d) for x, d in zip(args[:2], dims[:2], strict=True)
+    )
+    operands = first[2:]
+    flags = [(False, *arrival.batched[0])]
+    pairs = zip(dims[2:], arrival.batched[1:], strict=True)
+    flags += [(d is not None, *over) for d, over in pairs]
+    wider = arrival._replace(lanes=(size, *arrival.lanes), batched=tuple(flags))
+    return emit_p.bind(token, call, *operands, arrival=wider), []
+
+
+def _emit_jvp(primals: Any, tangents: Any, *, arrival: Arrival) -> tuple[list[Any], list[Any]]:
+    return emit_p.bind(*primals, arrival=arrival), []
+
+
+def _emit_lowered(context: Any, *args: Any, arrival: Arrival) -> Any:
+    return _compat.host_call(context, arrival.arrive, args[1:], context.avals_in[1:])
+
+
+def _emit_packed(context: Any, *args: Any, arrival: Arrival) -> Any:
+    """One operand is cheaper than many where each is a transfer of its own."""
+    packing = Packing(context.avals_in[1:])
+    packed, avals = _compat.lowered(context, packing.pack, args[1:], context.avals_in[1:])
+
+    def arrive(*given: Any) -> tuple[()]:
+        return arrival.arrive(*packing.unpack(given))
+
+    return _compat.host_call(context, arrive, packed, avals)
+
+
+def _emit_now(*args: Any, arrival: Arrival) -> list[Any]:
+    arrival.arrive(*args[1:])
+    return []
+
+
+class Packing:
+    """Small operands of four bytes an element as one row of them, all others by themselves."""
+
+    def __init__(self, avals: Sequence[Any]) -> None:
+        self._avals = list(avals)
+        small = [i for i, a in enumerate(avals) if self._fits(a)]
+        self._together = small if len(small) > 1 else []
+        self._alone = [i for i in range(len(avals)) if i not in set(self._together)]
+
+    @staticmethod
+    def _fits(aval: Any) -> bool:
+        return aval.dtype.itemsize == 4 and aval.size * 4 <= _LARGE and aval.dtype.kind in "fiu"
+
+    def pack(self, *operands: Array) -> list[Array]:
+        """In the program."""
+        alone = [operands[i] for i in self._alone]
+        if not self._together:
+            return alone
+        bits = [
+            jax.lax.bitcast_convert_type(operands[i], jnp.uint32).reshape(-1)
+            for i in self._together
+        ]
+        return [jnp.concatenate(bits), *alone]
+
+    def unpack(self, packed: Sequence[Any]) -> list[Any]:
+        """On the host."""
+        result: list[Any] = [None] * len(self._avals)
+        rest = packed
+        if self._together:
+            row, rest, at = np.asarray(packed[0]), packed[1:], 0
+            for i in self._together:
+                aval = self._avals[i]
+                result[i] = row[at : at + aval.size].view(aval.dtype).reshape(aval.shape)
+                at += aval.size
+        for i, x in zip(self._alone, rest, strict=True):
+            result[i] = x
+        return result
+
+
+def _open_lowered(context: Any, lanes: Any, *, begin: Callable[[], int]) -> Any:
+    def answer(_: Any) -> tuple[Any]:
+        return (np.uint32(begin()),)
+
+    return _compat.host_call(context, answer, [lanes], context.avals_in, context.avals_out)
+
+
+def _open_batch(args: Any, dims: Any, *, begin: Any) -> tuple[Any, list[Any]]:
+    return open_p.bind(_any_of(args[0], dims[0]), begin=begin), [None]
+
+
+def _lanes_batch(args: Any, dims: Any) -> tuple[Array, int]:
+    size = next(x.shape[d] for x, d in zip(args, dims, strict=True) if d is not None)
+    # An axis of a vmap further out must still show.
+    each = [x if d is None else _any_of(x, d) for x, d in zip(args, dims, strict=True)]
+    return jnp.broadcast_to(lanes_p.bind(*each), (size,)), 0
+
+
+def _lanes_jvp(primals: Any, tangents: Any) -> tuple[Array, Any]:
+    zero = lanes_p.bind(*primals)
+    return zero, ad.Zero(jax.typeof(zero).to_tangent_aval())
+
+
+def _any_of(x: Array, axis: int) -> Array:
+    """The value of some lane; zero where there is none."""
+    if x.shape[axis] == 0:
+        return jnp.zeros((), jnp.int32)
+    return jax.lax.index_in_dim(x, 0, axis, keepdims=False)
+
+
+emit_p = jex.Primitive("logax_emit")
+emit_p.multiple_results = True
+emit_p.def_effectful_abstract_eval(_emit_abstract)
+emit_p.def_impl(_emit_now)
+batching.primitive_batchers[emit_p] = _emit_batch
+ad.primitive_jvps[emit_p] = _emit_jvp
+mlir.register_lowering(emit_p, _emit_lowered)
+for _platform in ("cuda", "rocm"):
+    mlir.register_lowering(emit_p, _emit_packed, platform=_platform)
+
+open_p = jex.Primitive("logax_open")
+open_p.multiple_results = True
+open_p.def_effectful_abstract_eval(
+    lambda lanes, begin: ([jax.core.ShapedArray((), np.dtype(np.uint32))], EFFECTS)
+)
+open_p.def_impl(lambda lanes, begin: [jnp.uint32(begin())])
+batching.primitive_batchers[open_p] = _open_batch
+mlir.register_lowering(open_p, _open_lowered)
+
+lanes_p = jex.Primitive("logax_lanes")
+lanes_p.def_impl(lambda zero, *arrays: zero)
+lanes_p.def_abstract_eval(lambda zero, *arrays: zero)
+batching.primitive_batchers[lanes_p] = _lanes_batch
+ad.primitive_jvps[lanes_p] = _lanes_jvp
+mlir.register_lowering(lanes_p, lambda context, zero, *arrays: [zero])

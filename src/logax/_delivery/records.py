@@ -1,0 +1,98 @@
+"""What a callback is given: one record, as a dictionary of NumPy values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+
+from logax._delivery.packets import Site
+
+
+class record(dict[str, Any]):  # noqa: N801 - a kind of dictionary, as `logdict` is
+    """What one execution of one `log` call said: its keys with their values.
+
+    Attributes:
+      steps: The step counters of the call, by name. Each is an attribute too, where its name is
+        free: `record.step`.
+      lane: Under `vmap`, the indices of this lane, outermost first; () elsewhere.
+      shard: Under `shard_map`, the index of this shard; None elsewhere.
+      site: File and line of the `log` call.
+      tags: Its tags.
+      total: How many records there will be of its first key in this call, for each lane, where the
+        program says so; else None.
+      real: With `lanes="batch"`, which lanes the record is of, or None for all of them.
+    """
+
+    __slots__ = ("lane", "real", "shard", "site", "steps", "tags", "total")
+    steps: dict[str, Any]
+    lane: tuple[int, ...]
+    shard: int | None
+    site: str
+    tags: tuple[str, ...]
+    total: int | None
+    real: Any
+
+    def __getattr__(self, name: str) -> Any:
+        steps = object.__getattribute__(self, "steps")
+        if name in steps:
+            return steps[name]
+        raise AttributeError(f"this record has no step {name!r}; there is {list(steps)}")
+
+    def __repr__(self) -> str:
+        return f"record({dict.__repr__(self)}, steps={self.steps!r}, lane={self.lane!r})"
+
+    def __str__(self) -> str:
+        """One line: lane, steps, values."""
+        words = [f"lane={','.join(map(str, self.lane))}"] if self.lane else []
+        words += [f"shard={self.shard}"] if self.shard is not None else []
+        words += [f"{name}={_short(step)}" for name, step in self.steps.items()]
+        words += [f"{key}={_short(value)}" for key, value in self.items()]
+        return " ".join(words)
+
+
+def _short(value: Any) -> str:
+    leaves = jax.tree.leaves(value)
+    if len(leaves) == 1 and leaves[0] is value:
+        if value.ndim == 0 and not isinstance(value, jax.Array):  # those are PRNG keys
+            number = value.item()
+            return f"{number:.6g}" if isinstance(number, (float, complex)) else str(number)
+        return f"{value.dtype.name}{list(value.shape)}"
+    return "{" + ", ".join(_short(leaf) for leaf in leaves) + "}"
+
+
+def made(
+    site: Site,
+    leaves: Sequence[Any],
+    steps: Sequence[Any],
+    lane: tuple[int, ...],
+    shard: int | None,
+) -> record:
+    """One record of a site, given its arrays."""
+    one = record(_values(site, leaves))
+    one.steps = dict(zip(site.spec.steps, steps, strict=True))
+    one.lane, one.shard, one.real = lane, shard, None
+    one.site, one.tags, one.total = site.spec.site, site.spec.tags, site.total
+    return one
+
+
+def _values(site: Site, leaves: Sequence[Any]) -> Iterator[tuple[str, Any]]:
+    at = 0
+    for entry in site.spec.entries:
+        own = leaves[at : at + len(entry.leaves)]
+        at += len(entry.leaves)
+        if entry.structure == _ONE_ARRAY:
+            yield entry.key, _value(entry.leaves[0], own[0])
+            continue
+        filled: list[Any] = [None] * entry.structure.num_leaves
+        for leaf, x in zip(entry.leaves, own, strict=True):
+            filled[leaf.position] = _value(leaf, x)
+        yield entry.key, jax.tree.unflatten(entry.structure, filled)
+
+
+def _value(leaf: Any, x: Any) -> Any:
+    return jax.random.wrap_key_data(x, impl=leaf.key_impl) if leaf.key_impl else x
+
+
+_ONE_ARRAY = jax.tree.structure(0)

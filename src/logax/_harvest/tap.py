@@ -1,0 +1,528 @@
+"""`tap`: records leave the program while it runs.
+
+Each record gets its place in the order of the program. Then it waits, with others, until there are
+`buffer` of them, and all leave in one emission. They wait as what spooled records are: results of
+the parts of the program (`Block`), up to the next place where they can leave. Such places are the
+ends of iterations: a scan is cut into stretches of as many iterations as fill the buffer. Records
+whose number is not known before they are made are moved to a buffer of constant size there, which
+is emptied when the next ones would not fit; a `while` loop stops for that.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from logax import _compat
+from logax._compat import Array, Equation, Jaxpr, Tree
+from logax._delivery.calls import begin, forget, receive
+from logax._delivery.emit import emit, lanes_of, opened
+from logax._delivery.packets import Packet, Rows, Site, Stream
+from logax._delivery.records import record
+from logax._delivery.routes import Route
+from logax._delivery.worker import troubles, worker
+from logax._harvest import census as counting
+from logax._harvest.call import Harvested, Harvester, Traced
+from logax._harvest.census import Census, Tally
+from logax._harvest.choice import Choice, Names, Part
+from logax._harvest.control import any_lane_p
+from logax._harvest.storage import Block, Single
+from logax._harvest.walker import Frame, Harvest, walk
+from logax._log import Entry, LogSpec, as_names, log_p
+from logax._schedule import whole as whole_number
+
+PLACE = "@place"
+
+
+def tap(
+    fun: Callable[..., Any],
+    callback: Callable[[record], Any] | None = None,
+    argnames: Names = None,
+    tags: Names = None,
+    interval: int | None = None,
+    prefix: str = "",
+    *,
+    keep_logs: bool = False,
+    buffer: int = 1,
+    lanes: str = "split",
+    on_error: str = "raise",
+    static_argnums: int | Sequence[int] | None = None,
+    static_argnames: str | Sequence[str] | None = None,
+) -> Callable[..., Any]:
+    """A function that returns what `fun` returns, while its logs go to `callback` as it runs.
+
+    Every record comes once, in the order of the program. The callback runs on a thread of its own:
+    it may take its time, call JAX, and fail, and the program goes on. `logax.flush()` waits for all
+    of them.
+
+    Args:
+      fun: Any function of arrays, as `spool` takes them.
+      callback: Gets one `record` at a time. Without one, records are printed.
+      argnames: Take only logs with these names; glob patterns are allowed.
+      tags: Take only logs with one of these tags.
+      interval: Take records 0, k, 2k, ... of each key.
+      prefix: Put literally in front of every key.
+      keep_logs: Leave the logs that are taken to an outer harvest as well. Logs that are not
+        taken always are.
+      buffer: How many records wait on the device and leave together. More are cheaper, and later.
+      lanes: Under `vmap`, "split": a record for each lane; or "batch": one for all lanes, with
+        these in front of every value.
+      on_error: What the callback raises comes out of `flush` and of the next call; with "warn" it
+        is a warning instead.
+      static_argnums: Positions of arguments whose numbers are static too.
+      static_argnames: Names of such arguments.
+
+    Raises:
+      ValueError: An option is out of its range.
+      TypeError: `callback` cannot be called.
+      DeliveryError: When called: the callback raised before.
+    """
+    if callback is not None and not callable(callback):
+        raise TypeError(
+            f"`tap` takes a callback that can be called with a record, and got {callback!r}."
+        )
+    _one_of("lanes", lanes, ("split", "batch"))
+    _one_of("on_error", on_error, ("raise", "warn"))
+    options = Options(
+        Choice(as_names("argnames", argnames), as_names("tags", tags), prefix),
+        bool(keep_logs),
+        _at_least_one("interval", 1 if interval is None else interval),
+        _at_least_one("buffer", buffer),
+    )
+    route = Route(print if callback is None else callback, lanes, on_error)
+    return Harvested(fun, _HARVESTER, options, static_argnums, static_argnames, Ticket(route))
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """What a call of `tap` asks for, as far as the program depends on it."""
+
+    choice: Choice
+    keep_logs: bool
+    interval: int
+    buffer: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Ticket:
+    """Numbers for calls, by which the host knows where their records go."""
+
+    route: Route
+
+    def check(self) -> None:
+        """Raise what went wrong before."""
+        troubles.tell(self.route)
+
+    def begin(self) -> int:
+        """The number of a new call."""
+        return begin(self.route)
+
+    def forget(self, number: int) -> None:
+        """There will be no records of this call."""
+        forget(number)
+
+
+class Given(NamedTuple):
+    """What is at hand everywhere: the number of the call, its lanes, and the shard."""
+
+    call: Array
+    lanes: Array
+    shard: Array
+
+
+def _tapped(traced: Traced, options: Options) -> tuple[list[Array], None]:
+    harvest = Tap(options, traced.listening)
+    census = harvest.planned(traced.jaxpr)
+    if not census:
+        traced.notes.add("silent")
+    lanes = lanes_of([*traced.args, *_compat.parts(traced.jaxpr)[1]])
+    call = traced.number
+    if call is None and census:
+        call = opened(lanes, traced.ticket.begin)
+    given = Given(call, lanes, jnp.zeros((), jnp.int32)) if census else None
+    frame = Frame(harvest, census, harvest.started(), given=given, emits=True)
+    results = walk(frame, traced.jaxpr, traced.args)
+    if census:
+        harvest.end(frame)
+    return results, None
+
+
+class Tap(Harvest):
+    """The harvest that emits the chosen logs and leaves the others to the one outside."""
+
+    streams = True
+
+    def __init__(self, options: Options, outer: bool) -> None:
+        super().__init__()
+        self.options, self._outer = options, outer
+        self._names: dict[Any, str] = {}
+        self._specs: dict[str, LogSpec] = {}
+        self._sites: dict[str, Site] = {}
+        self._streams: tuple[Stream, ...] = ()
+        self._paths: dict[tuple[int, ...], dict[str, Tally]] = {}
+        self._counters: dict[str, str] = {}
+        self._apart = False
+        self._buffered = False
+
+    # What there is.
+
+    def census_of_log(self, equation: Equation) -> Census:
+        """The chosen part of the log, as one record."""
+        spec = equation.params["spec"]
+        chosen, _ = self.options.choice.split(spec, [atom.aval for atom in equation.invars])
+        census: Census = {}
+        for name, part in self._parts(chosen):
+            self._specs[name] = taken = part.as_spec()
+            (tally,) = counting.of_log([_whole(taken)], taken, part.flat()).values()
+            self._check_size(taken, tally)
+            steps = {**tally.steps, PLACE: jax.ShapeDtypeStruct((), jnp.int32)}
+            if self.options.interval > 1:
+                tally = tally.maybe()
+            census[name] = dataclasses.replace(tally, steps=steps)
+        return census
+
+    def _parts(self, chosen: Part) -> Iterator[tuple[str, Part]]:
+        """The records that one log makes, each with a name for its site and types.
+
+        There is one record, unless its keys must be thinned apart.
+        """
+        for part in chosen.apart() if self._apart else [chosen] if chosen.entries else []:
+            site = (part.as_spec(), *((x.shape, x.dtype) for x in part.flat()))
+            yield self._names.setdefault(site, f"{len(self._names)}: {part.as_spec()}"), part
+
+    def _check_size(self, spec: LogSpec, tally: Tally) -> None:
+        size = sum(math.prod(like.shape) * like.dtype.itemsize for like in tally.leaves)
+        if size > worker.limit:
+            raise ValueError(
+                f"A record of {', '.join(f'`{e.key}`' for e in spec.entries)}, logged at "
+                f"{spec.site}, has {size} bytes, and the queue on the host takes {worker.limit}. "
+                "Write `logax.configure(queue_bytes=...)` with more, or log less."
+            )
+
+    def planned(self, jaxpr: Jaxpr) -> Census:
+        """The census of the program; decides where records wait, and what the host must know."""
+        census = self.census(jaxpr)
+        if self.options.interval > 1 and not self._count_keys(census):
+            self._apart = True
+            self.memo.clear()
+            self._specs.clear()
+            census = self.census(jaxpr)
+            self._count_keys(census)
+        self._plan(census)
+        return census
+
+    def _count_keys(self, census: Census) -> bool:
+        """Keys that are always logged together share a counter; False if some only at times."""
+        sites: dict[str, set[str]] = {}
+        for name in census:
+            for entry in self._specs[name].entries:
+                sites.setdefault(entry.key, set()).add(name)
+        for name in census:
+            together = {frozenset(sites[entry.key]) for entry in self._specs[name].entries}
+            if len(together) > 1:
+                return False
+            self._counters[name] = min(together.pop())
+        return True
+
+    def _plan(self, census: Census) -> None:
+        for name, tally in census.items():
+            self._paths.setdefault(tally.shards, {})[name] = tally
+        exact = all(tally.exact for tally in census.values())
+        self._streams = tuple(
+            Stream(path, _bound(tallies) if exact else None)
+            for path, tallies in self._paths.items()
+        )
+        bound = _bound(census)
+        size = self.options.buffer
+        self._buffered = size > 1 and not exact and (bound is None or bound > size)
+        totals = _totals(self._specs, census)
+        self._sites = {n: Site(spec, totals.get(n)) for n, spec in self._specs.items()}
+
+    # States: how many records there were, how many of each site, and what waits.
+
+    def started(self) -> dict[str, Tree]:
+        """The states before the first record."""
+        states: dict[str, Tree] = {}
+        for path, tallies in self._paths.items():
+            zero = jnp.zeros(path, jnp.int32)
+            states[f"place{path}"] = zero
+            if self.options.interval > 1:
+                states |= {f"seen{path}{self._counters[name]}": zero for name in tallies}
+            if self._buffered:
+                states[f"buffer{path}"] = {
+                    name: self._empty(tally, path) for name, tally in tallies.items()
+                }
+        return states
+
+    def _empty(self, tally: Tally, path: tuple[int, ...]) -> Tree:
+        one = tally.on_no_shards()
+
+        def room(like: jax.ShapeDtypeStruct) -> Array:
+            return jnp.zeros((*path, self.options.buffer + 1, *like.shape), like.dtype)
+
+        rows = Block(tuple(map(room, one.leaves)), {n: room(x) for n, x in one.steps.items()})
+        return rows, jnp.zeros(path, jnp.int32)
+
+    def threaded(self, frame: Frame, census: Census, emits: bool) -> dict[str, Tree]:
+        """The counts, and where a part emits, what waits; records before it go first."""
+        if emits and frame.emits:
+            self.settle(frame)
+        paths = {(*frame.shards, *tally.shards) for tally in census.values()}
+        kinds = ("place", "seen", "buffer") if emits else ("place", "seen")
+        starts = tuple(f"{kind}{path}" for path in paths for kind in kinds)
+        return {key: state for key, state in frame.states.items() if key.startswith(starts)}
+
+    # Where records leave.
+
+    def emits_inside(self, frame: Frame, census: Census, again: bool) -> bool:
+        """Where there are too many to wait; in what may run twice only if there is no bound."""
+        bound = _bound(census)
+        if bound is None:
+            return True
+        return frame.emits and not again and bound >= self.options.buffer
+
+    def through_branches(self, frame: Frame, census: Census) -> tuple[dict[str, Tree], bool]:
+        """Branches emit what is too much to be returned."""
+        emits = self.emits_inside(frame, census, again=False)
+        return frame.threaded(census, emits), emits
+
+    def cut(self, frame: Frame, census: Census, length: int) -> int:
+        """As many iterations as fill the buffer, and rather a few less if that leaves no rest."""
+        bound, size = _bound(census), self.options.buffer
+        if bound is None:
+            return 1
+        if not frame.emits or length * bound <= size:
+            return 0
+        if bound >= size:
+            return 1
+        most = min(size // bound, length)
+        return next((n for n in range(most, most // 2, -1) if length % n == 0), most)
+
+    def waits(self, census: Census) -> bool:
+        """Where the buffer has room for an iteration."""
+        bound = _bound(census)
+        return self._buffered and bound is not None and 0 < bound <= self.options.buffer
+
+    def lacks_room(self, frame: Frame, states: dict[str, Tree], census: Census) -> Array:
+        """Whether the records of one iteration might not fit."""
+        waiting = _waiting(states[f"buffer{frame.shards}"])
+        return waiting + (_bound(census) or 0) > self.options.buffer
+
+    def took(self, frame: Frame) -> None:
+        """Let go of what is enough for an emission."""
+        rows = sum(math.prod(r.leading()) for parts in frame.blocks.values() for r in parts)
+        if rows >= self.options.buffer:
+            self.settle(frame)
+
+    def settle(self, frame: Frame, *, has_room: bool = False) -> None:
+        """Emit all records of the frame, or put them into the buffer."""
+        collected, frame.blocks = frame.collected(), {}
+        blocks = {name: records.block() for name, records in collected.items()}
+        blocks = {name: block for name, block in blocks.items() if block.rows()}
+        if not blocks:
+            return
+        # What leaves together must be without gaps in the order of the program.
+        if not self._buffered or f"buffer{frame.shards}" not in frame.states:
+            self._emit(frame, self._all_rows(blocks))
+        elif sum(block.rows() for block in blocks.values()) > self.options.buffer:
+            self.empty_buffer(frame)
+            self._emit(frame, self._all_rows(blocks))
+        else:
+            if not has_room:
+                self._make_room(frame, blocks)
+            for name, block in blocks.items():
+                self._put(frame, name, block)
+
+    def _make_room(self, frame: Frame, blocks: dict[str, Block]) -> None:
+        """Empty the buffer if these would not fit."""
+        key = f"buffer{frame.shards}"
+        more = sum(
+            block.rows() if block.valid is None else jnp.sum(block.valid, dtype=jnp.int32)
+            for block in blocks.values()
+        )
+        full = _waiting(frame.states[key]) + more > self.options.buffer
+        if frame.valid is not None:
+            full &= frame.valid
+
+        def emptied(buffer: Tree) -> Tree:
+            child = frame.child({key: buffer}, frame.passed())
+            self.empty_buffer(child)
+            return child.states[key]
+
+        frame.states[key] = jax.lax.cond(
+            any_lane_p.bind(full), emptied, lambda buffer: buffer, frame.states[key]
+        )
+
+    def _put(self, frame: Frame, name: str, block: Block) -> None:
+        key, size = f"buffer{frame.shards}", self.options.buffer
+        rows, count = frame.states[key][name]
+        if block.valid is None:
+            slot = count + jnp.arange(block.rows(), dtype=jnp.int32)
+            more: Any = block.rows()
+        else:
+            before = jnp.cumsum(block.valid, dtype=jnp.int32)
+            slot, more = jnp.where(block.valid, count + before - 1, size), before[-1]
+        new = (block.leaves, block.steps)
+        if block.rows() == 1:
+            update = jax.lax.dynamic_update_slice_in_dim
+            written = jax.tree.map(lambda r, x: update(r, x, slot[0], 0), tuple(rows[:2]), new)
+        else:
+            written = jax.tree.map(lambda r, x: r.at[slot].set(x), tuple(rows[:2]), new)
+        frame.states[key] = {**frame.states[key], name: (Block(*written), count + more)}
+
+    def empty_buffer(self, frame: Frame) -> None:
+        """Emit what waits."""
+        key = f"buffer{frame.shards}"
+        if not self._buffered:
+            return
+        self._emit(frame, self._waiting_rows(frame))
+        buffer = frame.states[key]
+
+        def left(count: Array) -> Array:
+            zero = jnp.zeros_like(count)
+            return zero if frame.valid is None else jnp.where(frame.valid, zero, count)
+
+        frame.states[key] = {name: (rows, left(count)) for name, (rows, count) in buffer.items()}
+
+    def _waiting_rows(self, frame: Frame) -> dict[str, Rows]:
+        result = {}
+        for name, (rows, count) in frame.states[f"buffer{frame.shards}"].items():
+            cut = jax.tree.map(lambda x: x[: self.options.buffer], rows)
+            real = count if frame.valid is None else jnp.where(frame.valid, count, 0)
+            result[name] = self._rows(name, cut)._replace(gate=real)
+        return result
+
+    def _all_rows(self, records: Mapping[str, Block | Single]) -> dict[str, Rows]:
+        return {name: self._rows(name, each.block()) for name, each in records.items()}
+
+    def _rows(self, name: str, block: Block) -> Rows:
+        steps = [block.steps[step] for step in self._specs[name].steps]
+        return Rows([*block.leaves, *steps], block.steps[PLACE], block.valid)
+
+    def _emit(self, frame: Frame, rows: dict[str, Rows], ends: Sequence[Array] = ()) -> None:
+        given: Given = frame.given
+        stream = list(self._paths).index(frame.shards) if frame.shards in self._paths else 0
+        packet = Packet(
+            tuple(self._sites[name] for name in rows),
+            tuple(each.gate is not None for each in rows.values()),
+            stream,
+            self._streams,
+            bool(ends),
+        )
+        operands = packet.flat(given.call, given.shard, [*rows.values()], [*ends])
+        emit(packet, given.lanes, operands, receive)
+
+    def end(self, frame: Frame) -> None:
+        """Emit the rest, and say that it is the rest unless the host knows."""
+        rows: dict[str, Rows] = {}
+        if self._buffered and () in self._paths:
+            self.settle(frame)
+            rows = self._waiting_rows(frame)
+        else:
+            rows = self._all_rows(frame.collected())
+        ends = []
+        if any(stream.total is None for stream in self._streams):
+            ends = [
+                frame.states[f"place{path}"].reshape(-1) if path else frame.states[f"place{path}"]
+                for path in self._paths
+            ]
+        if rows or ends:
+            self._emit(frame, rows, ends)
+
+    # What is done with a log.
+
+    def on_log(self, equation: Equation, args: Sequence[Array], frame: Frame) -> None:
+        """Give the chosen part its place; bind the rest, or all of it, for an outer harvest."""
+        spec = equation.params["spec"]
+        args = [jnp.asarray(x) for x in args]
+        chosen, rest = self.options.choice.split(spec, args)
+        for name, part in self._parts(chosen):
+            if frame.takes(name):
+                self._record(frame, name, part)
+            elif self._outer and not self.options.keep_logs:
+                log_p.bind(*part.flat(), spec=part.as_spec())
+        if self._outer and self.options.keep_logs:
+            log_p.bind(*args, spec=spec)
+        elif self._outer and rest.entries:
+            log_p.bind(*rest.flat(), spec=rest.as_spec())
+
+    def _record(self, frame: Frame, name: str, part: Part) -> None:
+        valid, path = frame.valid, frame.shards
+        if self.options.interval > 1:
+            counter = f"seen{path}{self._counters[name]}"
+            seen = frame.states[counter]
+            due = seen % self.options.interval == 0
+            frame.states[counter] = seen + _number(valid)
+            valid = due if valid is None else due & valid
+        place = frame.states[f"place{path}"]
+        frame.states[f"place{path}"] = place + _number(valid)
+        arrays = [_cut_off(x) for own in part.operands for x in own]
+        steps = dict(zip(part.spec.steps, map(_cut_off, part.steps), strict=True))
+        frame.record(name, Single(tuple(arrays), {**steps, PLACE: place}, valid))
+
+    def on_shard(self, given: Given, index: Array, number: int) -> Given:
+        """Shards are counted through all levels."""
+        return given._replace(shard=given.shard * number + index)
+
+
+def _whole(spec: LogSpec) -> Entry:
+    """All entries of a log as one, as far as their arrays go."""
+    leaves = tuple(leaf for entry in spec.entries for leaf in entry.leaves)
+    return Entry(", ".join(entry.key for entry in spec.entries), None, leaves)
+
+
+def _totals(specs: dict[str, LogSpec], census: Census) -> dict[str, int]:
+    """For each site how many records its first key has, where the program says so."""
+    of_key: dict[str, list[Tally]] = {}
+    for name, spec in specs.items():
+        for entry in spec.entries:
+            if name in census:
+                of_key.setdefault(entry.key, []).append(census[name])
+    totals = {}
+    for name, spec in specs.items():
+        tallies = of_key.get(spec.entries[0].key, [])
+        if tallies and all(tally.exact for tally in tallies):
+            totals[name] = sum(tally.most or 0 for tally in tallies)
+    return totals
+
+
+def _bound(census: Census) -> int | None:
+    """How many records there are at most."""
+    if any(tally.most is None for tally in census.values()):
+        return None
+    return sum(tally.most or 0 for tally in census.values())
+
+
+def _waiting(buffer: Tree) -> Array:
+    """How many records are in the buffer."""
+    return sum(count for _, count in buffer.values())
+
+
+def _number(valid: Array | None) -> Any:
+    return 1 if valid is None else valid.astype(jnp.int32)
+
+
+def _cut_off(x: Array) -> Array:
+    x = jnp.asarray(x)
+    return jax.lax.stop_gradient(x) if jnp.issubdtype(x.dtype, jnp.inexact) else x
+
+
+def _at_least_one(name: str, number: Any) -> int:
+    checked = whole_number(number, 1)
+    if checked is None:
+        raise ValueError(f"`tap` takes `{name}` of 1 or more, and got {number!r}.")
+    return checked
+
+
+def _one_of(name: str, value: Any, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        listed = " or ".join(map(repr, choices))
+        raise ValueError(f"`tap` takes `{name}` as {listed}, and got {value!r}.")
+
+
+_HARVESTER = Harvester("tap", _tapped)
