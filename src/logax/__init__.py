@@ -7,6 +7,7 @@ from logax._delivery.records import record as record
 from logax._delivery.worker import DeliveryError as DeliveryError
 from logax._delivery.worker import configure as configure
 from logax._delivery.worker import flush as flush
+from logax._harvest.live import live as live
 from logax._harvest.nolog import nolog as nolog
 from logax._harvest.spool import spool as spool
 from logax._harvest.tap import tap as tap
@@ -44,6 +45,7 @@ __all__ = [
     "Schedule",
     "configure",
     "flush",
+    "live",
     "log",
     "logdict",
     "nolog",

@@ -25,7 +25,7 @@ import dataclasses
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -75,7 +75,7 @@ def log(
     Nothing is checked when nothing harvests: then the call costs a fraction of a microsecond while
     tracing and nothing in the compiled program.
     """
-    if not _listening.value:
+    if _binding.value is None:
         return
     site = _caller()
     options = _Options(as_names("tags", tags) or (), explicit, prefix, site)
@@ -148,7 +148,7 @@ def listening(ledger: set[tuple[str, str]] | None = None) -> Iterator[None]:
     before = getattr(_ledgers, "current", None)
     _ledgers.current = ledger
     try:
-        with _listening(True):
+        with _binding(_bind_for_harvest):
             yield
     finally:
         _ledgers.current = before
@@ -156,12 +156,31 @@ def listening(ledger: set[tuple[str, str]] | None = None) -> Iterator[None]:
 
 def silence() -> contextlib.AbstractContextManager[None]:
     """Trace with every `log` doing nothing."""
-    return _listening(False)  # type: ignore[no-any-return]
+    return _binding(None)  # type: ignore[no-any-return]
+
+
+def bound_by(bind: Callable[..., Any]) -> contextlib.AbstractContextManager[None]:
+    """Trace with every `log` bound by this function, which must be the same each time."""
+    return _binding(bind)  # type: ignore[no-any-return]
 
 
 def is_listening() -> bool:
     """Whether a `log` called here would be bound."""
-    return bool(_listening.value)
+    return _binding.value is not None
+
+
+def is_harvested() -> bool:
+    """Whether a harvest is around: it sees what is bound here."""
+    return _binding.value is _bind_for_harvest
+
+
+def bind_again(operands: Sequence[Array], spec: LogSpec) -> None:
+    """Bind what one harvest leaves, for whatever is around it."""
+    _binding.value(*operands, spec=spec)
+
+
+def _bind_for_harvest(*operands: Array, spec: LogSpec) -> None:
+    log_p.bind(*operands, spec=spec)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -197,7 +216,7 @@ def _bind(data: Data, steps: dict[str, Array], options: _Options) -> None:
     ledger = getattr(_ledgers, "current", None)
     if ledger is not None:
         ledger.update((entry.key, site) for entry in entries)
-    log_p.bind(*operands, *steps.values(), spec=spec)
+    _binding.value(*operands, *steps.values(), spec=spec)
 
 
 def _entry(key: str, value: Tree, site: str) -> tuple[Entry, list[Array]]:
@@ -338,7 +357,9 @@ def _transpose(cotangents: Any, *args: Any, spec: LogSpec) -> list[None]:
     return [None] * len(args)
 
 
-_listening = jax.make_user_context(False)
+# What a `log` is bound by: nothing, a harvest, or whatever streams with nothing wrapped. It is part
+# of the key of JAX's caches, so it must be one of a few constants.
+_binding = jax.make_user_context(None)
 _ledgers = threading.local()
 EFFECTS = jax.make_jaxpr(lambda: jax.debug.callback(lambda: None))().effects
 

@@ -1,7 +1,10 @@
 """From device to host: what is emitted, how it is put in order, and the thread that hands it on.
 
     emit      the primitives inside the program, and how their operands are packed
+    packets   what the arrays of an emission mean
     calls     which call a parcel belongs to, and what comes next in it
+    direct    what belongs to no call
+    routes    where records go
     records   what a callback is given
     worker    the bounded queue and the one thread behind it
 

@@ -104,8 +104,7 @@ class Call:
             own = places.lane[places.site == number]
             total = int(np.where(own < 0, lanes, 1).sum())
             if total:
-                keys = ", ".join(f"`{entry.key}`" for entry in site.spec.entries)
-                troubles.dropped(f"{keys} (logged at {site.spec.site})", total)
+                troubles.dropped(site.named(), total)
 
     def _is_over(self) -> bool:
         if self._ends is None:
@@ -114,6 +113,13 @@ class Call:
             bool((self._next.get(key, np.zeros(1, np.int64)) == end).all())
             for key, end in self._ends.items()
         )
+
+
+def batch_of(parcel: Parcel) -> Batch | None:
+    """All records of a parcel that belongs to no call, if there are any."""
+    parcel = parcel.spread()
+    places = _places(parcel)
+    return _batch(parcel, places) if len(places.place) else None
 
 
 def begin(route: Route) -> int:

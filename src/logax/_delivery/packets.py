@@ -23,6 +23,11 @@ class Site:
     spec: LogSpec
     total: int | None = None
 
+    def named(self) -> str:
+        """What it logs, and where."""
+        keys = ", ".join(f"`{entry.key}`" for entry in self.spec.entries)
+        return f"{keys} (logged at {self.spec.site})"
+
     @property
     def width(self) -> int:
         """How many arrays a record has: its leaves and its steps."""

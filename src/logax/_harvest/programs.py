@@ -62,9 +62,11 @@ def _weak_method(method: types.MethodType) -> Callable[[], Any]:
 
 
 def _forget(identity: int) -> Callable[[Any], None]:
+    kept = _kept  # when Python exits, the name of the module is gone first
+
     def forget(reference: Any) -> None:
-        if identity in _kept and _kept[identity][0] is reference:
-            del _kept[identity]
+        if identity in kept and kept[identity][0] is reference:
+            del kept[identity]
 
     return forget
 

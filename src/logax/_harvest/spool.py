@@ -34,7 +34,7 @@ from logax._harvest.storage import (
     value_of,
 )
 from logax._harvest.walker import Frame, Harvest, walk
-from logax._log import as_names, log_p, warn_user
+from logax._log import as_names, bind_again, warn_user
 from logax._logdict import logdict, matches
 from logax._reduce import Record, RecordReducer
 from logax._reducers import as_reducer, is_arithmetic
@@ -178,9 +178,9 @@ class Spool(Harvest):
             leaves = tuple(map(_cut_off, self._groups[name].gathered(operands)))
             frame.record(name, Single(leaves, steps, None if leaves else jnp.ones((), bool)))
         if self._outer and self.options.keep_logs:
-            log_p.bind(*args, spec=spec)
+            bind_again(args, spec)
         elif self._outer and rest.entries:
-            log_p.bind(*rest.flat(), spec=rest.as_spec())
+            bind_again(rest.flat(), rest.as_spec())
 
     def warn_of_losses(self, traced: Traced) -> None:
         """Say which names match nothing, and which logs are where no harvest can see them."""

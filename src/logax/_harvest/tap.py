@@ -33,7 +33,7 @@ from logax._harvest.choice import Choice, Names, Part
 from logax._harvest.control import any_lane_p
 from logax._harvest.storage import Block, Single
 from logax._harvest.walker import Frame, Harvest, walk
-from logax._log import Entry, LogSpec, as_names, log_p
+from logax._log import Entry, LogSpec, as_names, bind_again
 from logax._schedule import whole as whole_number
 
 PLACE = "@place"
@@ -445,11 +445,11 @@ class Tap(Harvest):
             if frame.takes(name):
                 self._record(frame, name, part)
             elif self._outer and not self.options.keep_logs:
-                log_p.bind(*part.flat(), spec=part.as_spec())
+                bind_again(part.flat(), part.as_spec())
         if self._outer and self.options.keep_logs:
-            log_p.bind(*args, spec=spec)
+            bind_again(args, spec)
         elif self._outer and rest.entries:
-            log_p.bind(*rest.flat(), spec=rest.as_spec())
+            bind_again(rest.flat(), rest.as_spec())
 
     def _record(self, frame: Frame, name: str, part: Part) -> None:
         valid, path = frame.valid, frame.shards

@@ -29,7 +29,7 @@ from logax._compat import Array, Equation, Jaxpr, Tree
 from logax._harvest import census as counting
 from logax._harvest.census import Census
 from logax._harvest.storage import Block, Single, Store, joined
-from logax._log import is_listening, listening, log_p
+from logax._log import bind_again, is_harvested, is_listening, listening, log_p
 
 
 class Rule(NamedTuple):
@@ -158,6 +158,13 @@ class Silent(Harvest):
 
     def on_log(self, equation: Equation, args: Sequence[Array], frame: Frame) -> None:
         pass
+
+
+class _Relay(Silent):
+    """The harvest that leaves every log to what is outside."""
+
+    def on_log(self, equation: Equation, args: Sequence[Array], frame: Frame) -> None:
+        bind_again(args, equation.params["spec"])
 
 
 @dataclasses.dataclass
@@ -315,10 +322,10 @@ def take(equation: Equation, results: Sequence[Array], tree: Tree, frame: Frame)
 
 def walk_unharvested(jaxpr: Jaxpr, args: Sequence[Array]) -> list[Array]:
     """Run a part whose logs are not of this harvest: the one outside sees them, if there is one."""
-    if is_listening():
+    if is_harvested():
         inner, consts = _compat.parts(jaxpr)
         return jax.core.eval_jaxpr(inner, consts, *args)
-    return walk(Frame(Silent(), {}, {}), jaxpr, args)
+    return walk(Frame(_Relay() if is_listening() else Silent(), {}, {}), jaxpr, args)
 
 
 def _stretches(jaxpr: Jaxpr, harvest: Harvest) -> list[tuple[list[Equation], list[Any]]]:

@@ -1,0 +1,124 @@
+"""`live`: every log of whatever runs inside a block, with nothing wrapped.
+
+Inside the block a `log` is no primitive for a harvest to find: it hands its record to the host
+right there. All blocks that are open when a record arrives get it, as far as they choose it. So the
+compiled programs are the same for all of them, and JAX keeps them beside those without logs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Self
+
+from logax._compat import Array
+from logax._delivery.direct import deliver_soon, send
+from logax._delivery.packets import Parcel, Site
+from logax._delivery.records import record
+from logax._delivery.routes import Batch, Route
+from logax._delivery.worker import flush
+from logax._harvest.choice import Choice, Names
+from logax._log import LogSpec, as_names, bound_by
+
+
+class live:  # noqa: N801 - used like a function
+    """Stream every log of what runs inside the block: `with logax.live(print): ...`.
+
+    Works for functions that are jitted already, for the steps of flax nnx and equinox, and for
+    drivers of libraries. Leaving the block waits for all records of programs that were started in
+    it. The programs are those of JAX as they are: a part that runs twice, as in `checkpoint` under
+    `grad`, says so twice, and a `cond` whose predicate is batched shows both branches. Where that
+    matters, or where records should wait in a buffer, wrap the function with `tap`.
+
+    Args:
+      *callbacks: Each gets one `record` at a time. Without any, records are printed.
+      argnames: Take only logs with these names; glob patterns are allowed.
+      tags: Take only logs with one of these tags.
+
+    Raises:
+      TypeError: A callback cannot be called.
+      DeliveryError: On leaving the block: a callback raised.
+    """
+
+    def __init__(
+        self,
+        *callbacks: Callable[[record], Any],
+        argnames: Names = None,
+        tags: Names = None,
+    ) -> None:
+        for callback in callbacks:
+            if not callable(callback):
+                raise TypeError(
+                    f"`live` takes callbacks that can be called with a record, and got "
+                    f"{callback!r}. Write `live(callback, argnames=...)`."
+                )
+        self._routes = [Route(callback, "split", "raise") for callback in callbacks or (print,)]
+        self._choice = Choice(as_names("argnames", argnames), as_names("tags", tags))
+        self._context: Any = None
+
+    def __enter__(self) -> Self:
+        if self._context is not None:
+            raise RuntimeError("This `live` is open already. Make another one.")
+        with _lock:
+            _open.append(self)
+        self._context = bound_by(_bind)
+        self._context.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._context.__exit__(kind, error, traceback)
+        self._context = None
+        try:
+            flush()
+        finally:
+            with _lock:
+                _open.remove(self)
+
+    def deliver(self, batch: Batch) -> None:
+        """Hand on what is chosen of some records, on the thread of the worker."""
+        chosen = _chosen(batch, self._choice)
+        if chosen is not None:
+            for route in self._routes:
+                route.deliver(chosen)
+
+
+def _bind(*operands: Array, spec: LogSpec) -> None:
+    send(spec, operands, _take)
+
+
+def _take(parcel: Parcel) -> None:
+    with _lock:
+        blocks = list(_open)
+    if not blocks:
+        return
+
+    def deliver(batch: Batch) -> None:
+        for block in blocks:
+            block.deliver(batch)
+
+    deliver_soon(parcel, deliver)
+
+
+def _chosen(batch: Batch, choice: Choice) -> Batch | None:
+    """The chosen part of records of one site, if there is any."""
+    (site,), (rows,), (over_lanes,) = batch.packet.sites, batch.rows, batch.over_lanes
+    part, _ = choice.split(site.spec, range(len(rows.arrays)))
+    if not part.entries:
+        return None
+    kept = part.flat()
+    return batch._replace(
+        packet=dataclasses.replace(batch.packet, sites=(Site(part.as_spec()),)),
+        rows=[rows._replace(arrays=[rows.arrays[i] for i in kept])],
+        over_lanes=[[over_lanes[i] for i in kept]],
+    )
+
+
+_lock = threading.Lock()
+_open: list[live] = []
