@@ -21,11 +21,17 @@ from typing import Any
 import jax
 import numpy as np
 
-from benchmarks import building, calls, columns, stores
+from benchmarks import building, calls, columns, stores, streams
 from benchmarks.case import Case
 from benchmarks.timing import QUICK, Comparison, Effort
 
-CASES: list[Case] = [*columns.CASES, *stores.CASES, *calls.CASES, *building.CASES]
+CASES: list[Case] = [
+    *columns.CASES,
+    *stores.CASES,
+    *calls.CASES,
+    *building.CASES,
+    *streams.CASES,
+]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -98,7 +104,7 @@ def table(report: dict[str, Any]) -> str:
             duration(row["logax"]),
             f"{row['ratio']:.3f}",
             f"{row['ratio_of_fastest']:.3f}",
-            "" if row["goal"] is None else f"{row['goal']:.2f}",
+            "" if row["goal"] is None else f"{row['goal']:.{2 if row['goal'] >= 0.1 else 3}f}",
             {True: "yes", False: "no", None: ""}[row["met"]],
         )
         lines.append(f"| {' | '.join(cells)} |")

@@ -1,12 +1,14 @@
 """Train one small network from several seeds, in one compiled function, and look inside.
 
-`train` logs from within `lax.scan`. `logax.spool` returns what was logged next to the result, and
-`vmap` gives every seed a lane of its own.
+`train` logs from within `lax.scan`. `logax.tap` shows the losses while the compiled function runs,
+`logax.spool` returns what was logged next to the result, and `vmap` gives every seed a lane of its
+own.
 
     python examples/demo.py --seeds 6 --steps 1000 --output demo.png
 """
 
 import argparse
+import sys
 import time
 from functools import partial
 from pathlib import Path
@@ -96,6 +98,21 @@ def train(key: Array, steps: int) -> Network:
     return network
 
 
+# While it runs --------------------------------------------------------------------------------
+
+
+def show_live(record: logax.record) -> None:
+    """Show the losses of all seeds: in place on a terminal, elsewhere a line for every tenth."""
+    done, total = int(np.min(record.step)) + 1, record.total or 1
+    losses = "  ".join(f"{loss:.3f}" for loss in record["loss"][:8])
+    more = "  ..." if len(record["loss"]) > 8 else ""
+    line = f"{done:>6} of {total}  losses {losses}{more}"
+    if sys.stdout.isatty():
+        print(f"\r{line}\x1b[K", end="\n" if done == total else "", flush=True)
+    elif done * 10 // total > (done - 1) * 10 // total:
+        print(line, flush=True)
+
+
 # What was logged ------------------------------------------------------------------------------
 
 
@@ -144,13 +161,15 @@ def main() -> None:
 
     begin = time.perf_counter()
     keys = random.split(random.key(0), options.seeds)
-    train_all = jax.jit(jax.vmap(logax.spool(partial(train, steps=options.steps))))
-    _, logs = train_all(keys)
+    train_one = partial(train, steps=options.steps)
+    shown = logax.tap(train_one, show_live, "loss", keep_logs=True, buffer=20, lanes="batch")
+    _, logs = jax.jit(jax.vmap(logax.spool(shown)))(keys)
+    logax.flush()  # all of it has been shown
     # One row for each seed, one column for each record.
     loss, accuracy = np.asarray(logs["loss"]), np.asarray(logs["accuracy"])
     seconds = time.perf_counter() - begin
 
-    print(f"{options.seeds} seeds of {options.steps} steps, one compiled function, ", end="")
+    print(f"\n{options.seeds} seeds of {options.steps} steps, one compiled function, ", end="")
     print(f"{seconds:.1f} s with its compilation.\n\n      loss at step")
     print(table(loss, accuracy))
     plot(np.asarray(logs.step["loss"]), loss, options.output)

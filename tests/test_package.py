@@ -48,6 +48,19 @@ def test_importing_logax_loads_no_optional_package() -> None:
     assert OPTIONAL & set(loaded) == set()
 
 
+def test_importing_logax_starts_no_device() -> None:
+    program = (
+        "import logax, jax, os\n"
+        "jax.config.update('jax_platforms', 'none such')\n"  # refused once devices have started
+        "try:\n    jax.devices()\n"
+        "except RuntimeError as error:\n    print('none such' in str(error))"
+    )
+    out = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert out.stdout.split() == ["True"]
+
+
 def test_the_package_says_that_it_is_typed() -> None:
     assert resources.files(logax).joinpath("py.typed").is_file()
 

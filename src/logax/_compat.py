@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 import jax
 from jax._src import core as _core
 from jax._src import source_info_util as _source
+from jax._src.array import ArrayImpl as _ArrayImpl
 from jax._src.named_sharding import UNSPECIFIED as _UNSPECIFIED
 from jax.experimental import io_callback
 from jax.extend import core as jex
@@ -26,6 +27,9 @@ Equation: TypeAlias = Any
 Jaxpr: TypeAlias = Any
 Tree: TypeAlias = Any
 
+
+# The class of arrays that are no tracers. Making one to ask it would start JAX's devices.
+ConcreteArray: type = _ArrayImpl
 
 # Whether no transformation is being traced here. Private on every version.
 outside_of_traces: Callable[[], bool] = _core.trace_state_clean

@@ -7,13 +7,17 @@ already it leaves out: a program that runs a part again says the same again.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import os
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
+from logax._compat import Tree
 from logax._delivery.packets import Parcel
 from logax._delivery.routes import Batch, Route
 from logax._delivery.worker import before_flush, troubles, worker
@@ -43,15 +47,19 @@ class Call:
     """One run of a tapped function."""
 
     def __init__(self, route: Route) -> None:
+        self.result: Any = None
         self._route = route
         self._next: dict[tuple[int, int], Any] = {}
         self._early: list[tuple[Parcel, Places]] = []
         self._ends: dict[tuple[int, int], Any] | None = None
+        self._may_be_over = False
 
     def take(self, parcel: Parcel) -> bool:
         """Deliver what is due now, of this parcel and of those before it; True if that was all."""
         if self._ends is None:
             self._ends = _ends(parcel)
+        if self._is_next(parcel):
+            return self._may_be_over and self._is_over()
         places = _places(parcel)
         if not self._deliver(parcel, places):
             self._early.append((parcel, places))
@@ -59,6 +67,34 @@ class Call:
         while any(self._deliver_early(i) for i in range(len(self._early))):
             pass
         return self._is_over()
+
+    def _is_next(self, parcel: Parcel) -> bool:
+        """The most common case, a single record that is due, delivered in the shortest way."""
+        packet = parcel.packet
+        if parcel.lanes or self._early or parcel.dropped or len(packet.sites) != 1:
+            return False
+        rows = packet.rows(parcel.operands)[0]
+        if rows.order.shape != (1,) or (rows.gate is not None and not rows.gate.all()):
+            return False
+        stream = (packet.stream, parcel.shard() or 0)
+        expected = self._next.get(stream)
+        if expected is None:
+            expected = self._next[stream] = np.zeros(1, np.int64)
+        place = int(rows.order[0])
+        if len(expected) != 1 or expected[0] != place:
+            return False
+        expected[0] = place + 1
+        self._may_be_over = self._ends is not None and place + 1 >= self._ends[stream]
+        narrow = [(False,) * len(rows.arrays)]
+        self._route.deliver(Batch(packet, (), parcel.shard(), [rows], narrow, _ONE))
+        return True
+
+    def await_program(self) -> None:
+        """Wait for the program, as far as that is possible from here."""
+        result = self.result
+        if result is not None and not result.is_deleted():
+            with contextlib.suppress(RuntimeError):  # it is told to whoever uses the result
+                result.block_until_ready()
 
     def settle(self) -> bool:
         """Deliver all that is held: nothing will come before it any more."""
@@ -75,10 +111,10 @@ class Call:
 
     def _deliver(self, parcel: Parcel, places: Places, late: bool = False) -> bool:
         """Deliver a parcel unless something before it is missing."""
-        if not len(places.place):
-            return True
         stream, lanes = (parcel.packet.stream, parcel.shard() or 0), math.prod(parcel.lanes)
-        expected = self._next.get(stream, np.zeros(lanes, np.int64))
+        expected = self._next.setdefault(stream, np.zeros(lanes, np.int64))
+        if not len(places.place) or not lanes:
+            return True
         if len(expected) != lanes:
             expected = np.full(lanes, expected.max())
         if (expected != expected[0]).any():
@@ -117,16 +153,25 @@ class Call:
 
 def batch_of(parcel: Parcel) -> Batch | None:
     """All records of a parcel that belongs to no call, if there are any."""
-    parcel = parcel.spread()
+    parcel = parcel.opened().spread()
     places = _places(parcel)
     return _batch(parcel, places) if len(places.place) else None
 
 
 def begin(route: Route) -> int:
     """The number of a new call."""
+    worker.start()
     number = next(_numbers) % 2**32
     _calls[number] = Call(route)
     return number
+
+
+def started(number: int, result: Tree) -> None:
+    """Remember what the program of a call returns, to wait for it."""
+    call = _calls.get(number)
+    if call is not None:
+        arrays = (x for x in jax.tree.leaves(result) if isinstance(x, jax.Array))
+        call.result = next(arrays, None)
 
 
 def forget(number: int) -> None:
@@ -136,7 +181,7 @@ def forget(number: int) -> None:
 
 def receive(parcel: Parcel) -> None:
     """Take in a parcel, on whatever thread of XLA's."""
-    number = int(parcel.operands[0])
+    number = parcel.number()
     call = _calls.get(number)
     if call is None:  # what a part of a program that runs again says again
         return
@@ -145,7 +190,7 @@ def receive(parcel: Parcel) -> None:
 
 
 def _take(number: int, call: Call, parcel: Parcel) -> None:
-    if call.take(parcel.spread()):
+    if call.take(parcel.opened().spread()):
         forget(number)
 
 
@@ -155,15 +200,23 @@ def _settle(before: int) -> None:
             forget(number)
 
 
-def _settle_soon() -> None:
-    if _calls:
-        worker.put(0, _settle, next(_numbers) % 2**32, waits=False)
+def _await_programs(deadline: float | None) -> bool:
+    """Wait for the programs that have begun, and say whether they have ended."""
+    begun = list(_calls.items())
+    if deadline is None:
+        jax.effects_barrier()  # knows of those that this thread started
+        for _, call in begun:
+            call.await_program()
+        if begun:
+            worker.put(0, _settle, next(_numbers) % 2**32, waits=False)
+        return True
+    return worker.wait_until(lambda: all(_calls.get(n) is not c for n, c in begun), deadline)
 
 
 def _ends(parcel: Parcel) -> dict[tuple[int, int], Any] | None:
     """For each stream and shard how many records it has, if that is known by now."""
     packet = parcel.packet
-    given: list[Any]
+    given: Sequence[Any]
     if packet.last:
         given = packet.ends(parcel.operands)
     elif all(stream.total is not None for stream in packet.streams):
@@ -223,7 +276,8 @@ def _reset() -> None:
     _calls.clear()
 
 
+_ONE = [(0, 0, -1)]
 _numbers = itertools.count(1)
 _calls: dict[int, Call] = {}
-before_flush(_settle_soon)
+before_flush(_await_programs)
 os.register_at_fork(after_in_child=_reset)

@@ -25,6 +25,7 @@ def send(
     gate: Array | None = None,
 ) -> None:
     """Hand one record to `take` on the host, unless `gate` is false."""
+    worker.start()
     rows = Rows(
         [jnp.expand_dims(x, 0) for x in operands],
         jnp.zeros(1, jnp.int32),

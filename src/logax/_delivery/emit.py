@@ -9,6 +9,7 @@ operands has one: it tells every emission of a call which lanes the call has.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -21,9 +22,8 @@ from jax.interpreters import ad, batching, mlir
 from logax import _compat
 from logax._compat import Array
 from logax._delivery.packets import Packet, Parcel
+from logax._delivery.packing import Packing
 from logax._log import EFFECTS
-
-_LARGE = 1 << 16  # bytes: larger operands travel by themselves, since packing copies
 
 
 def emit(
@@ -49,10 +49,9 @@ class Arrival(NamedTuple):
     batched: tuple[tuple[bool, ...], ...]
     take: Callable[[Parcel], None]
 
-    def arrive(self, *operands: Any) -> tuple[()]:
+    def arrive(self, packing: Packing | None, *operands: Any) -> tuple[()]:
         """Called on the host, on a thread of XLA's."""
-        arrays = [np.asarray(x) for x in operands]
-        self.take(Parcel(self.packet, self.lanes, self.batched, arrays))
+        self.take(Parcel(self.packet, self.lanes, self.batched, operands, packing))
         return ()
 
 
@@ -88,63 +87,16 @@ def _emit_jvp(primals: Any, tangents: Any, *, arrival: Arrival) -> tuple[list[An
     return emit_p.bind(*primals, arrival=arrival), []
 
 
-def _emit_lowered(context: Any, *args: Any, arrival: Arrival) -> Any:
-    return _compat.host_call(context, arrival.arrive, args[1:], context.avals_in[1:])
-
-
-def _emit_packed(context: Any, *args: Any, arrival: Arrival) -> Any:
-    """One operand is cheaper than many where each is a transfer of its own."""
-    packing = Packing(context.avals_in[1:])
+def _emit_lowered(context: Any, *args: Any, arrival: Arrival, in_place: bool) -> Any:
+    packing = Packing(context.avals_in[1:], in_place)
     packed, avals = _compat.lowered(context, packing.pack, args[1:], context.avals_in[1:])
-
-    def arrive(*given: Any) -> tuple[()]:
-        return arrival.arrive(*packing.unpack(given))
-
+    arrive = functools.partial(arrival.arrive, packing)
     return _compat.host_call(context, arrive, packed, avals)
 
 
 def _emit_now(*args: Any, arrival: Arrival) -> list[Any]:
-    arrival.arrive(*args[1:])
+    arrival.arrive(None, *args[1:])
     return []
-
-
-class Packing:
-    """Small operands of four bytes an element as one row of them, all others by themselves."""
-
-    def __init__(self, avals: Sequence[Any]) -> None:
-        self._avals = list(avals)
-        small = [i for i, a in enumerate(avals) if self._fits(a)]
-        self._together = small if len(small) > 1 else []
-        self._alone = [i for i in range(len(avals)) if i not in set(self._together)]
-
-    @staticmethod
-    def _fits(aval: Any) -> bool:
-        return aval.dtype.itemsize == 4 and aval.size * 4 <= _LARGE and aval.dtype.kind in "fiu"
-
-    def pack(self, *operands: Array) -> list[Array]:
-        """In the program."""
-        alone = [operands[i] for i in self._alone]
-        if not self._together:
-            return alone
-        bits = [
-            jax.lax.bitcast_convert_type(operands[i], jnp.uint32).reshape(-1)
-            for i in self._together
-        ]
-        return [jnp.concatenate(bits), *alone]
-
-    def unpack(self, packed: Sequence[Any]) -> list[Any]:
-        """On the host."""
-        result: list[Any] = [None] * len(self._avals)
-        rest = packed
-        if self._together:
-            row, rest, at = np.asarray(packed[0]), packed[1:], 0
-            for i in self._together:
-                aval = self._avals[i]
-                result[i] = row[at : at + aval.size].view(aval.dtype).reshape(aval.shape)
-                at += aval.size
-        for i, x in zip(self._alone, rest, strict=True):
-            result[i] = x
-        return result
 
 
 def _open_lowered(context: Any, lanes: Any, *, begin: Callable[[], int]) -> Any:
@@ -183,9 +135,9 @@ emit_p.def_effectful_abstract_eval(_emit_abstract)
 emit_p.def_impl(_emit_now)
 batching.primitive_batchers[emit_p] = _emit_batch
 ad.primitive_jvps[emit_p] = _emit_jvp
-mlir.register_lowering(emit_p, _emit_lowered)
-for _platform in ("cuda", "rocm"):
-    mlir.register_lowering(emit_p, _emit_packed, platform=_platform)
+# On a CPU, small updates in place are cheap and small kernels are dear; on others it is one kernel.
+mlir.register_lowering(emit_p, functools.partial(_emit_lowered, in_place=False))
+mlir.register_lowering(emit_p, functools.partial(_emit_lowered, in_place=True), platform="cpu")
 
 open_p = jex.Primitive("logax_open")
 open_p.multiple_results = True

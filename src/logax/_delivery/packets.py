@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
+from logax._delivery.packing import Packing
 from logax._log import LogSpec
 
 
@@ -25,13 +29,28 @@ class Site:
 
     def named(self) -> str:
         """What it logs, and where."""
-        keys = ", ".join(f"`{entry.key}`" for entry in self.spec.entries)
-        return f"{keys} (logged at {self.spec.site})"
+        return f"{', '.join(f'`{key}`' for key in self.keys)} (logged at {self.spec.site})"
 
-    @property
+    @functools.cached_property
+    def keys(self) -> tuple[str, ...]:
+        """What it logs."""
+        return tuple(entry.key for entry in self.spec.entries)
+
+    @functools.cached_property
+    def plain(self) -> bool:
+        """Whether every value is one array."""
+        return all(
+            entry.structure == _ONE_ARRAY and not entry.leaves[0].key_impl
+            for entry in self.spec.entries
+        )
+
+    @functools.cached_property
     def width(self) -> int:
         """How many arrays a record has: its leaves and its steps."""
         return sum(len(entry.leaves) for entry in self.spec.entries) + len(self.spec.steps)
+
+
+_ONE_ARRAY = jax.tree.structure(0)
 
 
 class Rows(NamedTuple):
@@ -80,7 +99,7 @@ class Packet:
     streams: tuple[Stream, ...]
     last: bool
 
-    @property
+    @functools.cached_property
     def sharded(self) -> bool:
         """Whether this is of a shard."""
         return bool(self.streams[self.stream].shards)
@@ -93,17 +112,23 @@ class Packet:
             operands += [] if each.gate is None else [each.gate]
         return operands + ends
 
-    def rows(self, operands: list[Any]) -> list[Rows]:
+    def rows(self, operands: Sequence[Any]) -> list[Rows]:
         """Of such operands those of each site."""
-        result, at = [], 2 if self.sharded else 1
-        for site, gated in zip(self.sites, self.gated, strict=True):
-            end = at + site.width
-            gate = operands[end + 1] if gated else None
-            result.append(Rows(operands[at:end], operands[end], gate))
-            at = end + 1 + gated
-        return result
+        return [
+            Rows(operands[at:end], operands[end], operands[end + 1] if gated else None)
+            for at, end, gated in self.spans
+        ]
 
-    def ends(self, operands: list[Any]) -> list[Any]:
+    @functools.cached_property
+    def spans(self) -> list[tuple[int, int, bool]]:
+        """For each site where its arrays begin and end, and whether a gate comes after."""
+        spans, at = [], 2 if self.sharded else 1
+        for site, gated in zip(self.sites, self.gated, strict=True):
+            spans.append((at, at + site.width, gated))
+            at += site.width + 1 + gated
+        return spans
+
+    def ends(self, operands: Sequence[Any]) -> Sequence[Any]:
         """Of such operands how many records each stream had, at the end of a call."""
         return operands[len(operands) - len(self.streams) :] if self.last else []
 
@@ -111,14 +136,31 @@ class Packet:
 class Parcel(NamedTuple):
     """An emission as it arrives: operands whose first axes are lanes where they vary over them.
 
-    `batched` says for each operand over which of the `lanes` it varies.
+    Attributes:
+      packet: What the operands mean.
+      lanes: How many lanes there are at each level of `vmap`.
+      batched: For each operand over which of them it varies.
+      operands: The arrays, as packed; once it is `opened`, as they were.
+      packing: How they are packed, until then.
+      dropped: Whether its values are gone.
     """
 
     packet: Packet
     lanes: tuple[int, ...]
     batched: tuple[tuple[bool, ...], ...]
-    operands: list[Any]
+    operands: Sequence[Any]
+    packing: Packing | None = None
     dropped: bool = False
+
+    def number(self) -> int:
+        """The number of the call: the first of all numbers, packed or not."""
+        return int(np.asarray(self.operands[0]).flat[0])
+
+    def opened(self) -> Parcel:
+        """With its operands as they were in the program."""
+        if self.packing is None:
+            return self._replace(operands=[np.asarray(x) for x in self.operands])
+        return self._replace(operands=self.packing.unpack(self.operands), packing=None)
 
     def over_lanes(self) -> list[bool]:
         """For each operand whether its first axes are lanes."""
@@ -130,12 +172,10 @@ class Parcel(NamedTuple):
 
     def without_values(self) -> Parcel:
         """What is left of it where there is no room: which records there were."""
-        kept = list(self.operands)
-        at = 2 if self.packet.sharded else 1
-        for site, gated in zip(self.packet.sites, self.packet.gated, strict=True):
-            kept[at : at + site.width] = [np.zeros(0, bool)] * site.width
-            at += site.width + 1 + gated
-        return self._replace(operands=kept, dropped=True)
+        kept = list(self.opened().operands)
+        for at, end, _ in self.packet.spans:
+            kept[at:end] = [np.zeros(0, bool)] * (end - at)
+        return self._replace(operands=kept, packing=None, dropped=True)
 
     def size(self) -> int:
         """Bytes."""

@@ -62,37 +62,26 @@ def _short(value: Any) -> str:
     return "{" + ", ".join(_short(leaf) for leaf in leaves) + "}"
 
 
-def made(
-    site: Site,
-    leaves: Sequence[Any],
-    steps: Sequence[Any],
-    lane: tuple[int, ...],
-    shard: int | None,
-) -> record:
-    """One record of a site, given its arrays."""
-    one = record(_values(site, leaves))
-    one.steps = dict(zip(site.spec.steps, steps, strict=True))
+def made(site: Site, arrays: Sequence[Any], lane: tuple[int, ...], shard: int | None) -> record:
+    """One record of a site, given its arrays: leaves, then steps."""
+    spec = site.spec
+    # There are more arrays than keys: steps come after the values.
+    one = record(zip(site.keys, arrays) if site.plain else _values(site, arrays))  # noqa: B905
+    one.steps = dict(zip(spec.steps, arrays[len(arrays) - len(spec.steps) :], strict=True))
     one.lane, one.shard, one.real = lane, shard, None
-    one.site, one.tags, one.total = site.spec.site, site.spec.tags, site.total
+    one.site, one.tags, one.total = spec.site, spec.tags, site.total
     return one
 
 
-def _values(site: Site, leaves: Sequence[Any]) -> Iterator[tuple[str, Any]]:
+def _values(site: Site, arrays: Sequence[Any]) -> Iterator[tuple[str, Any]]:
     at = 0
     for entry in site.spec.entries:
-        own = leaves[at : at + len(entry.leaves)]
-        at += len(entry.leaves)
-        if entry.structure == _ONE_ARRAY:
-            yield entry.key, _value(entry.leaves[0], own[0])
-            continue
         filled: list[Any] = [None] * entry.structure.num_leaves
-        for leaf, x in zip(entry.leaves, own, strict=True):
+        for leaf, x in zip(entry.leaves, arrays[at : at + len(entry.leaves)], strict=True):
             filled[leaf.position] = _value(leaf, x)
+        at += len(entry.leaves)
         yield entry.key, jax.tree.unflatten(entry.structure, filled)
 
 
 def _value(leaf: Any, x: Any) -> Any:
     return jax.random.wrap_key_data(x, impl=leaf.key_impl) if leaf.key_impl else x
-
-
-_ONE_ARRAY = jax.tree.structure(0)

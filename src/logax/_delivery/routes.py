@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from logax._delivery.packets import Packet, Rows
 from logax._delivery.records import made, record
-from logax._delivery.worker import DeliveryError, troubles
+from logax._delivery.worker import DeliveryError, troubles, worker
 
 
 class Batch(NamedTuple):
@@ -30,7 +30,7 @@ class Batch(NamedTuple):
     lanes: tuple[int, ...]
     shard: int | None
     rows: list[Rows]
-    over_lanes: list[list[bool]]
+    over_lanes: Sequence[Sequence[bool]]
     order: list[tuple[int, int, int]]
 
 
@@ -60,6 +60,7 @@ class Route:
     def deliver(self, batch: Batch) -> None:
         """Call the callback with each record; what it raises is kept until somebody asks."""
         for one in _split(batch) if self.lanes == "split" else _whole(batch):
+            worker.done += 1
             try:
                 self.callback(one)
             except BaseException as error:  # noqa: BLE001 - even an exit, which would end the thread
@@ -83,14 +84,18 @@ class Route:
 
 def _split(batch: Batch) -> Iterator[record]:
     """Each record of each lane."""
+    sites = batch.packet.sites
+    if not batch.lanes:
+        for site, row, _ in batch.order:
+            own = [x[row] for x in batch.rows[site].arrays]
+            yield made(sites[site], own, (), batch.shard)
+        return
     numbers = list(itertools.product(*map(range, batch.lanes)))
     for site, row, lane in batch.order:
-        of_site = batch.packet.sites[site]
         varying, arrays = batch.over_lanes[site], batch.rows[site].arrays
-        leaves = len(arrays) - len(of_site.spec.steps)
         for one in range(len(numbers)) if lane < 0 else (lane,):
             own = [x[one, row] if v else x[row] for x, v in zip(arrays, varying, strict=True)]
-            yield made(of_site, own[:leaves], own[leaves:], numbers[one], batch.shard)
+            yield made(sites[site], own, numbers[one], batch.shard)
 
 
 def _whole(batch: Batch) -> Iterator[record]:
@@ -103,14 +108,12 @@ def _whole(batch: Batch) -> Iterator[record]:
         else:
             real.setdefault((site, row), np.zeros(number, bool))[lane] = True
     for (site, row), which in real.items():
-        of_site = batch.packet.sites[site]
         varying, arrays = batch.over_lanes[site], batch.rows[site].arrays
         own = []
         for x, v in zip(arrays, varying, strict=True):
             value = x[:, row] if v else np.broadcast_to(x[row], (number, *x.shape[1:]))
-            own.append(value.reshape(*batch.lanes, *value.shape[1:]))
-        leaves = len(arrays) - len(of_site.spec.steps)
-        one = made(of_site, own[:leaves], own[leaves:], (), batch.shard)
+            own.append(value.reshape((*batch.lanes, *value.shape[1:])))
+        one = made(batch.packet.sites[site], own, (), batch.shard)
         if which is not None and not which.all():
             one.real = which.reshape(batch.lanes)
         yield one

@@ -9,20 +9,28 @@ from __future__ import annotations
 
 import atexit
 import collections
+import contextlib
 import os
+import sys
 import threading
 import time
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Iterator
 from typing import Any
-
-import jax
 
 from logax._log import warn_user
 from logax._schedule import whole
 
+_TURN = 5e-5  # seconds: a program must not wait longer for the thread to let go of Python
+_PAUSE = 2e-3
+_VERY_LONG = 5.0
+_MORE = 64 * 2**20  # bytes
+
 
 class Worker:
     """A queue of jobs, bounded in the bytes that they hold, and the thread that does them."""
+
+    done: int  # grows as long as something is done
 
     def __init__(self) -> None:
         self.limit = 256 * 2**20
@@ -36,7 +44,19 @@ class Worker:
         )
         self._bytes = 0
         self._busy = False
+        self._idle = True
+        self._hurry = 0
+        self.done = 0
+        self._extra = 0
         self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Start the thread, unless it runs: early, since Python starts none when it exits."""
+        if self._thread is None:
+            with self._changed:
+                if self._thread is None:
+                    self._thread = threading.Thread(target=self._run, name="logax", daemon=True)
+                    self._thread.start()
 
     def put(self, size: int, job: Callable[..., None], *arguments: Any, waits: bool = True) -> bool:
         """Queue a job that holds so many bytes; False if it is full and nobody may wait.
@@ -45,43 +65,95 @@ class Worker:
         waits for itself.
         """
         with self._changed:
-            if waits and self.blocks:
-                self._changed.wait_for(lambda: self._has_room(size) or self.is_current())
-            elif waits and not self._has_room(size):
-                return False
+            if waits and not self._has_room(size):
+                if not self.blocks:
+                    return False
+                self._await_room(size)
             self._jobs.append((size, job, arguments))
             self._bytes += size
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="logax", daemon=True)
-                self._thread.start()
-            self._changed.notify_all()
+            self.start()
+            if self._idle:
+                self._changed.notify_all()
         return True
+
+    def _await_room(self, size: int) -> None:
+        """Wait for room, unless whoever should make it seems to wait for us.
+
+        A callback that calls JAX may wait for the very program that waits here. So where nothing is
+        done for very long, more is let in, and more again after as long, until something is.
+        """
+        with self._in_a_hurry():
+            while not (self._has_room(size) or self.is_current()):
+                done = self.done
+                moved = self._changed.wait_for(lambda: self._has_room(size), _VERY_LONG)
+                if not moved and self.done == done:
+                    if not self._extra:
+                        troubles.warn(
+                            f"A callback has not returned for {_VERY_LONG:g} s, and the queue is "
+                            "full. It may wait for the program that waits for it, so the queue "
+                            "grows beyond its bound."
+                        )
+                    self._extra += max(self.limit, _MORE)
 
     def drain(self, deadline: float | None) -> bool:
         """Wait until all jobs are done, and say whether they are."""
+        return self.wait_until(lambda: not self._jobs and not self._busy, deadline)
+
+    def wait_until(self, holds: Callable[[], bool], deadline: float | None) -> bool:
+        """Wait until jobs have made something hold, and say whether it does."""
         with self._changed:
             left = None if deadline is None else max(deadline - time.monotonic(), 0)
-            return self._changed.wait_for(lambda: not self._jobs and not self._busy, left)
+            with self._in_a_hurry():
+                return self._changed.wait_for(holds, left)
+
+    @contextlib.contextmanager
+    def _in_a_hurry(self) -> Iterator[None]:
+        """Have the thread take no pauses while somebody waits for it."""
+        self._hurry += 1
+        self._changed.notify_all()
+        try:
+            yield
+        finally:
+            self._hurry -= 1
 
     def is_current(self) -> bool:
         """Whether this is the thread behind the queue."""
         return threading.current_thread() is self._thread
 
     def _has_room(self, size: int) -> bool:
-        return not self._bytes or self._bytes + size <= self.limit
+        return not self._bytes or self._bytes + size <= self.limit + self._extra
 
     def _run(self) -> None:
+        usual = sys.getswitchinterval()
         while True:
             with self._changed:
-                self._busy = False
-                self._changed.notify_all()
-                self._changed.wait_for(lambda: bool(self._jobs))
+                if not self._jobs:
+                    self._busy = False
+                    self._changed.notify_all()
+                    if sys.getswitchinterval() == _TURN:  # else somebody else has set it
+                        sys.setswitchinterval(usual)
+                    self._idle = True
+                    self._changed.wait_for(lambda: bool(self._jobs))
+                    self._idle = False
+                    # Whoever puts in one thing puts in more: let them, and then do all at once.
+                    self._changed.wait_for(lambda: self._hurry > 0, _PAUSE)
+                    usual = sys.getswitchinterval()
+                    sys.setswitchinterval(min(usual, _TURN))
                 size, job, arguments = self._jobs.popleft()
                 self._busy = True
-            job(*arguments)
+            try:
+                job(*arguments)
+            except BaseException as error:  # noqa: BLE001 - the thread must live on
+                failure = DeliveryError(f"Delivery failed: {type(error).__name__}: {error}.")
+                failure.__cause__ = error
+                troubles.failed(job, failure)
             del job, arguments
             with self._changed:
                 self._bytes -= size
+                self.done += 1
+                self._extra = 0
+                if self._hurry:
+                    self._changed.notify_all()
 
 
 class DeliveryError(RuntimeError):
@@ -96,6 +168,7 @@ class Troubles:
         self._errors: dict[Any, DeliveryError] = {}
         self._more: collections.Counter[Any] = collections.Counter()
         self._dropped: collections.Counter[str] = collections.Counter()
+        self._warnings: list[str] = []
 
     def failed(self, who: Any, error: DeliveryError) -> None:
         """Keep the first error of each culprit, and count the others."""
@@ -105,6 +178,11 @@ class Troubles:
             else:
                 self._errors[who] = error
 
+    def warn(self, message: str) -> None:
+        """Say this when somebody asks."""
+        with self._lock:
+            self._warnings.append(message)
+
     def dropped(self, what: str, number: int) -> None:
         """Count records that there was no room for."""
         with self._lock:
@@ -112,19 +190,22 @@ class Troubles:
 
     def tell(self, who: Any = None) -> None:
         """Raise what was kept, of one culprit or of all, and warn of what was dropped."""
-        if not self._errors and not self._dropped:
+        if not (self._errors or self._dropped or self._warnings):
             return
         with self._lock:
             culprits = [who] if who is not None else list(self._errors)
             errors = [self._told(each) for each in culprits if each in self._errors]
             dropped, self._dropped = self._dropped, collections.Counter()
+            messages, self._warnings = self._warnings, []
         if dropped:
             each = ", ".join(f"{number} of {what}" for what, number in dropped.items())
-            warn_user(
+            messages.append(
                 f"{sum(dropped.values())} records were dropped because the queue of "
                 f"{worker.limit} bytes was full: {each}. Make it larger, or wait for room: "
                 '`logax.configure(queue_bytes=..., when_full="block")`.'
             )
+        for message in messages:
+            warn_user(message)
         if len(errors) == 1:
             raise errors[0]
         if errors:
@@ -145,19 +226,15 @@ def configure(*, queue_bytes: int | None = None, when_full: str | None = None) -
       when_full: "block", the default: the program waits for room; or "drop": records are left
         out, counted, and a warning says how many.
     """
-    if queue_bytes is not None:
-        size = whole(queue_bytes, 1)
-        if size is None:
-            raise ValueError(
-                f"`configure` takes `queue_bytes` of 1 or more, and got {queue_bytes!r}."
-            )
-        worker.limit = size
-    if when_full is not None:
-        if when_full not in ("block", "drop"):
-            raise ValueError(
-                f"`configure` takes `when_full` as 'block' or 'drop', and got {when_full!r}."
-            )
-        worker.blocks = when_full == "block"
+    size = worker.limit if queue_bytes is None else whole(queue_bytes, 1)
+    if size is None:
+        raise ValueError(f"`configure` takes `queue_bytes` of 1 or more, and got {queue_bytes!r}.")
+    if when_full not in (None, "block", "drop"):
+        raise ValueError(
+            f"`configure` takes `when_full` as 'block' or 'drop', and got {when_full!r}."
+        )
+    worker.limit = size
+    worker.blocks = worker.blocks if when_full is None else when_full == "block"
 
 
 def flush(timeout: float | None = None) -> None:
@@ -177,10 +254,8 @@ def flush(timeout: float | None = None) -> None:
             "`flush` was called in a callback, and waits for that callback. Call it outside."
         )
     deadline = None if timeout is None else time.monotonic() + timeout
-    ended = _await_programs(deadline)
-    for prepare in _before_flush:
-        prepare()
-    if not (ended and worker.drain(deadline)):
+    ended = [await_programs(deadline) for await_programs in _before_flush]
+    if not (all(ended) and worker.drain(deadline)):
         raise TimeoutError(
             f"`flush` waited {timeout} s, and records are still on their way. A program is still "
             "running, or a callback takes long."
@@ -188,24 +263,20 @@ def flush(timeout: float | None = None) -> None:
     troubles.tell()
 
 
-def _await_programs(deadline: float | None) -> bool:
-    """Wait until the programs that emit have ended, and say whether they have."""
-    if deadline is None:
-        jax.effects_barrier()
-        return True
-    ended = threading.Thread(target=jax.effects_barrier, name="logax-flush", daemon=True)
-    ended.start()
-    ended.join(max(deadline - time.monotonic(), 0))
-    return not ended.is_alive()
+def before_flush(await_programs: Callable[[float | None], bool]) -> None:
+    """Have this called by every `flush`: it waits for programs, and says if they have ended."""
+    _before_flush.append(await_programs)
 
 
-def before_flush(prepare: Callable[[], None]) -> None:
-    """Have this called by every `flush`, once programs have ended and before it waits."""
-    _before_flush.append(prepare)
+def _flush_at_exit() -> None:
+    try:
+        flush()
+    except BaseException:  # noqa: BLE001 - there is nobody left to raise it to
+        traceback.print_exc()
 
 
-_before_flush: list[Callable[[], None]] = []
+_before_flush: list[Callable[[float | None], bool]] = []
 worker = Worker()
 troubles = Troubles()
-atexit.register(flush)
+atexit.register(_flush_at_exit)
 os.register_at_fork(after_in_child=worker._reset)

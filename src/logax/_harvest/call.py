@@ -62,6 +62,9 @@ class Ticket(Protocol):
     def begin(self) -> int:
         """The number of a new call."""
 
+    def started(self, number: int, result: Tree) -> None:
+        """The program of this call runs, and this will be its result."""
+
     def forget(self, number: int) -> None:
         """There will be no records of this call."""
 
@@ -159,7 +162,7 @@ class Harvested:
     def _signature(self, given: Tree) -> tuple[list[Any], Any]:
         """The leaves that are traced, and what else tells one program from another."""
         leaves, structure = jax.tree.flatten(given)
-        kinds = _PLAIN_TYPES if "equinox" not in sys.modules else {_ARRAY}
+        kinds = _PLAIN_TYPES if "equinox" not in sys.modules else {_compat.ConcreteArray}
         if self._tree_fun is None and not self._static and kinds.issuperset(map(type, leaves)):
             return leaves, (structure, ())
         in_modules = _in_modules(given)
@@ -240,6 +243,7 @@ def _numbered(program: Any, ticket: Ticket, leaves: Sequence[Any]) -> Any:
     if type(result) is _Silent:
         ticket.forget(number)
         return result.result
+    ticket.started(number, result)
     return result
 
 
@@ -465,5 +469,4 @@ _NEEDS_A_NUMBER = (
     jax.errors.TracerIntegerConversionError,
 )
 _UPDATES_IN_PLACE = object()
-_ARRAY = type(jax.numpy.zeros(()))
-_PLAIN_TYPES = {_ARRAY, int, float, complex}
+_PLAIN_TYPES = {_compat.ConcreteArray, int, float, complex}

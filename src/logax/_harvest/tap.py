@@ -20,7 +20,7 @@ import jax.numpy as jnp
 
 from logax import _compat
 from logax._compat import Array, Equation, Jaxpr, Tree
-from logax._delivery.calls import begin, forget, receive
+from logax._delivery.calls import begin, forget, receive, started
 from logax._delivery.emit import emit, lanes_of, opened
 from logax._delivery.packets import Packet, Rows, Site, Stream
 from logax._delivery.records import record
@@ -121,6 +121,10 @@ class Ticket:
     def begin(self) -> int:
         """The number of a new call."""
         return begin(self.route)
+
+    def started(self, number: int, result: Tree) -> None:
+        """The program of this call runs, and this will be its result."""
+        started(number, result)
 
     def forget(self, number: int) -> None:
         """There will be no records of this call."""

@@ -1,0 +1,71 @@
+"""Many small operands as one: each operand of a host call has its price, on every device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from logax._compat import Array, Aval
+
+_LARGE = 1 << 16  # bytes: larger operands travel by themselves, since packing copies
+
+
+class Packing:
+    """Small operands of four bytes an element, and booleans, as one row; others by themselves.
+
+    The first operand is a number, and so stays the first number of what is packed.
+    """
+
+    def __init__(self, avals: Sequence[Aval], in_place: bool) -> None:
+        self._avals, self._in_place = list(avals), in_place
+        small = [i for i, aval in enumerate(avals) if _is_small(aval)]
+        self._together = small if len(small) > 1 else []
+        self._alone = [i for i in range(len(avals)) if i not in set(self._together)]
+
+    def pack(self, *operands: Array) -> list[Array]:
+        """In the program."""
+        alone = [operands[i] for i in self._alone]
+        if not self._together:
+            return alone
+        return [self._joined([_bits(operands[i]) for i in self._together]), *alone]
+
+    def _joined(self, parts: list[Array]) -> Array:
+        if not self._in_place:
+            return jnp.concatenate(parts)
+        row, at = jnp.zeros(sum(map(len, parts)), jnp.uint32), 0
+        for part in parts:
+            row = jax.lax.dynamic_update_slice(row, part, (at,))
+            at += len(part)
+        return row
+
+    def unpack(self, packed: Sequence[Any]) -> list[Any]:
+        """On the host."""
+        result: list[Any] = [None] * len(self._avals)
+        rest = packed
+        if self._together:
+            row, rest, at = np.asarray(packed[0]), packed[1:], 0
+            for i in self._together:
+                aval = self._avals[i]
+                part = row[at : at + aval.size]
+                own = part != 0 if aval.dtype == bool else part.view(aval.dtype)
+                result[i] = own.reshape(aval.shape)
+                at += aval.size
+        for i, x in zip(self._alone, rest, strict=True):
+            result[i] = np.asarray(x)
+        return result
+
+
+def _is_small(aval: Aval) -> bool:
+    if aval.size * aval.dtype.itemsize > _LARGE:
+        return False
+    return aval.dtype == bool or (aval.dtype.itemsize == 4 and aval.dtype.kind in "fiu")
+
+
+def _bits(x: Array) -> Array:
+    if x.dtype == bool:
+        return x.astype(jnp.uint32).reshape(-1)
+    return jax.lax.bitcast_convert_type(x, jnp.uint32).reshape(-1)

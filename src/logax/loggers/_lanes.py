@@ -1,0 +1,207 @@
+"""Where the lanes that log one key are, and which of them leads.
+
+A lane has a round and a position in it. It starts a new round when it begins again: when it has
+made as many records as there are in a call, or, where that is not known, when its step goes back.
+The slowest lane leads: the least round, and in that the least position.
+
+Lanes that have ended must not hold it back, and nothing says that they have. So time is counted in
+ticks: in one tick no lane logs twice. A lane that has been silent for more than twice as many ticks
+as ever before is taken to have ended, until it logs again. Lanes of a batched loop log side by
+side, once in a tick, so that one that ends is noticed after three; lanes that log now and then, or
+come in large parcels, are given the time that they are known to take.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+PATIENCE = 2
+
+
+class Place(NamedTuple):
+    """How far a lane is. They compare as lanes do."""
+
+    round: int
+    position: int
+
+
+class Voice:
+    """One lane, in plain numbers; or the lanes of records that hold all of them, in arrays.
+
+    Attributes:
+      round: How often it has begun again.
+      position: How far it is.
+      heard: The tick of its last record.
+      longest: How many ticks it was silent at most.
+    """
+
+    __slots__ = ("heard", "longest", "position", "round")
+
+    def __init__(self, clock: int, start: int, size: int | None) -> None:
+        def made(value: int) -> Any:
+            return value if size is None else np.full(size, value, np.int64)
+
+        self.round, self.position = made(start), made(0)
+        self.heard, self.longest = made(clock - 1), made(1)
+
+    def spread(self, size: int) -> None:
+        """One number for all lanes becomes a number for each."""
+        for name in self.__slots__:
+            setattr(self, name, np.full(size, getattr(self, name), np.int64))
+
+
+class Lanes:
+    """The lanes that log one key.
+
+    Args:
+      total: How many records a lane makes in one round, or the last position; None if unknown.
+      by_step: Whether positions are steps, and not numbers of records.
+
+    Attributes:
+      round: The round of the slowest lane.
+      clock: How many ticks there were.
+      reached: Whether a lane of the last record is at the total.
+    """
+
+    def __init__(self, total: int | None, by_step: bool) -> None:
+        self.total, self.by_step = total, by_step
+        self.round = self.clock = 0
+        self.reached = False
+        self._voices: dict[Any, Voice] = {}
+        self._begun, self._over = 0, -1
+        self._end = Place(0, 0)
+
+    def hear(self, name: tuple[Any, int | None], step: Any, real: Any) -> bool:
+        """Take in a record of these lanes; True if now all of them have begun a new round.
+
+        Args:
+          name: The lane and the shard.
+          step: Its step, if it has one: a whole number or, for several lanes, an array of them.
+          real: Of several lanes, which the record is of, or None.
+        """
+        if not self.by_step:
+            step = None
+        shape = real if real is not None else step
+        size = shape.size if isinstance(shape, np.ndarray) and shape.ndim else None
+        voice = self._voices.get(name)
+        if voice is None:
+            voice = self._voices[name] = Voice(self.clock, self._first_round(name[1]), size)
+        elif size is not None and np.size(voice.position) != size:
+            if np.ndim(voice.position):  # other lanes than before
+                voice = self._voices[name] = Voice(self.clock, self._first_round(name[1]), size)
+            else:
+                voice.spread(size)
+        if isinstance(voice.position, np.ndarray):
+            self._hear_many(voice, step, real)
+        else:
+            self._hear_one(voice, step)
+        if self._begun <= self.round or not self._each(lambda v: v.round > self.round):
+            return False
+        self.round = self.slowest().round
+        return True
+
+    def _first_round(self, shard: int | None) -> int:
+        """Of a lane that was not there before: it is of a new call if the last one is over.
+
+        Shards may be far apart, so that the first record of one comes after the last of another.
+        """
+        if shard is None:
+            self._begun = max(self._begun, self._over + 1)
+        return self._begun
+
+    def _hear_one(self, voice: Voice, step: Any) -> None:
+        if voice.heard == self.clock:
+            self.clock += 1
+        silent, before = self.clock - voice.heard, voice.position
+        voice.heard = self.clock
+        if self.by_step:
+            voice.position = before if step is None else int(step) + 1
+            again = voice.position < before and self._may_return(before)
+        else:
+            again = before == self.total
+            voice.position = 1 if again else before + 1
+        self.reached = self.total is not None and voice.position >= self.total
+        if not again:  # silence between two calls does not count
+            voice.longest = max(voice.longest, silent)
+        else:
+            self._ended(voice.round, before)
+            voice.round = max(voice.round, self._over) + 1
+            self._begun = max(self._begun, voice.round)
+
+    def _hear_many(self, voice: Voice, step: Any, real: Any) -> None:
+        where = slice(None) if real is None else real.reshape(-1)
+        heard, before = voice.heard[where], voice.position[where]
+        if (heard == self.clock).any():
+            self.clock += 1
+        voice.heard[where] = self.clock
+        if self.by_step:
+            after = before if step is None else _spread(step, voice)[where] + 1
+            again = (after < before) & self._may_return(before)
+        else:
+            again = before == (-1 if self.total is None else self.total)
+            after = np.where(again, 1, before + 1)
+        voice.position[where] = after
+        silent = np.where(again, 0, self.clock - heard)
+        voice.longest[where] = np.maximum(voice.longest[where], silent)
+        self.reached = self.total is not None and bool((after >= self.total).any())
+        if again.any():
+            self._ended(int(voice.round[where][again].max()), int(before[again].max()))
+            begun = np.maximum(voice.round[where], self._over) + 1
+            voice.round[where] = np.where(again, begun, voice.round[where])
+            self._begun = max(self._begun, int(voice.round.max()))
+
+    def _may_return(self, position: Any) -> Any:
+        """Whether a step that goes back begins a new round: with a total, once it was reached."""
+        return True if self.total is None else position >= self.total
+
+    def _ended(self, number: int, position: int) -> None:
+        if number >= self._end.round:
+            self._end = max(self._end, Place(number, position))
+
+    def slowest(self) -> Place:
+        """The lane that is furthest behind, of those that have not ended."""
+        numbers, positions, silent, longest = self._columns()
+        running = silent <= PATIENCE * longest
+        least = numbers[running].min()
+        return Place(int(least), int(positions[running & (numbers == least)].min()))
+
+    def furthest(self, number: int) -> int | None:
+        """Where the lane that came furthest in a round is or was; None if it was long ago."""
+        numbers, positions, _, _ = self._columns()
+        ended = [self._end.position] if self._end.round == number else []
+        return max([*positions[numbers == number].tolist(), *ended], default=None)
+
+    def complete(self) -> bool:
+        """Whether all lanes that have not ended are at the total."""
+        total = self.total
+        return self.reached and total is not None and self._each(lambda v: v.position >= total)
+
+    def end_round(self) -> None:
+        """All that comes now is of a new call."""
+        self._over = self.round
+
+    def _each(self, holds: Callable[[Voice], Any]) -> bool:
+        """Whether it holds for all lanes that have not ended.
+
+        Lanes come in order: the last is the one to ask first.
+        """
+        for voice in reversed(self._voices.values()):
+            ended = self.clock - voice.heard > PATIENCE * voice.longest
+            if not np.all(holds(voice) | ended):
+                return False
+        return True
+
+    def _columns(self) -> tuple[Any, Any, Any, Any]:
+        voices = list(self._voices.values())
+
+        def column(name: str) -> Any:
+            return np.concatenate([np.atleast_1d(getattr(voice, name)) for voice in voices])
+
+        return column("round"), column("position"), self.clock - column("heard"), column("longest")
+
+
+def _spread(step: Any, voice: Voice) -> Any:
+    return np.broadcast_to(np.reshape(step, -1).astype(np.int64), voice.position.shape)

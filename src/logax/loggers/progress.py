@@ -1,0 +1,224 @@
+"""A progress bar for loops that run inside one compiled function."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import threading
+import time
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Any, Self
+
+from logax._delivery.records import record
+from logax._delivery.worker import flush
+from logax._log import as_names
+from logax._schedule import whole
+from logax.loggers._lanes import Lanes
+from logax.loggers._leader import Leader
+from logax.loggers._values import Values
+
+SECONDS_ON_A_SCREEN = 0.25
+SECONDS_BETWEEN_LINES = 5.0
+
+
+class ProgressLogger:
+    """Shows how far a compiled loop is: share done, rate, elapsed and remaining time.
+
+        with ProgressLogger(show="loss") as progress:
+            weights = logax.tap(train, progress, buffer=64)(key)
+
+    It is a callback for `tap` and `live`. On a terminal and in a notebook it is a bar, redrawn a
+    few times a second however many records come; elsewhere it is a plain line every five seconds.
+    Time counts from the first record that arrives.
+
+    **Total.** A loop whose length the program fixes (`scan`, `fori_loop`) needs none: the bar
+    counts records, and knows how many there will be (`record.total`). Elsewhere (`while_loop`) the
+    bar counts up; give the `total`, perhaps the most iterations that are allowed, to see a share.
+    The position is then the step called `step` plus one, or the number of records if they have no
+    such step. Of several keys the one with the most records counts.
+
+    **Lanes.** Under `vmap` the slowest lane leads: the bar stands where the lane is that is
+    furthest behind. A lane of a `while_loop` that ends early stops leading: it does once it has
+    been silent for more than twice as long as ever before, in records of the other lanes, which is
+    three iterations where lanes log side by side. When all have ended, the bar stands where the
+    last of them did. The values that are shown are means over lanes.
+
+    **Calls.** A bar ends when its total is reached, and the next call starts a new one. Without a
+    known total a call is recognized by its step, which goes back; records without a step are
+    counted through all calls. With a `total` of your own one bar goes on through all calls until
+    it is reached. One logger follows one program at a time: give each thread its own.
+
+    Used without `with`, call `logax.flush()` and `close()` at the end, unless all totals are known.
+    After `close()` records are ignored, until the logger is used in a new `with`. An exception that
+    leaves the block ends the bar where it is, without waiting for the program.
+
+    Args:
+      total: The last position, if the program does not fix it.
+      step: The name of the step that counts.
+      show: Names or patterns of keys and leaves whose last values stand next to the bar. Of
+        arrays it is the mean.
+      file: Where to write; the standard error if it is not given.
+
+    Raises:
+      ValueError: `total` is no whole number of 1 or more.
+      TypeError: `step` or `show` are no strings, or nothing can be written to `file`.
+    """
+
+    def __init__(
+        self,
+        total: int | None = None,
+        *,
+        step: str = "step",
+        show: str | Iterable[str] = (),
+        file: Any = None,
+    ) -> None:
+        if total is not None and whole(total, 1) is None:
+            raise ValueError(f"`ProgressLogger` takes `total` of 1 or more, and got {total!r}.")
+        if not isinstance(step, str):
+            raise TypeError(
+                f"`ProgressLogger` takes as `step` the name of a step, and got {step!r}. "
+                'Write `log(..., update=i)` and `ProgressLogger(step="update")`.'
+            )
+        if file is not None and not hasattr(file, "write"):
+            raise TypeError(f"`ProgressLogger` takes a `file` to write to, and got {file!r}.")
+        self._total, self._step, self._file = whole(total, 1), step, file
+        self._patterns = as_names("show", show) or ()
+        self._tqdm = importlib.import_module("tqdm.auto").tqdm
+        self._lock = threading.Lock()
+        self._closed = False
+        self._start()
+
+    def _start(self) -> None:
+        self._leader = Leader(self._total, self._step)
+        self._values = Values(self._patterns)
+        self._bar: Any = None
+        self._due = 0.0
+        self._interval = SECONDS_ON_A_SCREEN
+
+    @property
+    def position(self) -> int:
+        """How far the slowest lane is; 0 before there is anything to show."""
+        with self._lock:
+            lanes = self._leader.lanes
+            return 0 if lanes is None else lanes.slowest().position
+
+    @property
+    def total(self) -> int | None:
+        """The last position, if it is known."""
+        with self._lock:
+            lanes = self._leader.lanes
+            return self._total if lanes is None else lanes.total
+
+    def __call__(self, one: record) -> None:
+        """Take in a record."""
+        with self._lock:
+            if self._closed:
+                return
+            before, number = self._leader.lanes, self._round()
+            lanes, begins = self._leader.take(one)
+            if begins:
+                if self._bar is not None and lanes is not None:
+                    self._end(lanes.furthest(number))
+                self._values.forget(one)
+            elif self._bar is not None and lanes is not None and lanes is not before:
+                self._bar.total = lanes.total
+            if self._patterns:
+                self._values.take(one)
+            if lanes is not None and not self._leader.is_through:
+                self._show(lanes)
+
+    def _round(self) -> int:
+        return 0 if self._leader.lanes is None else self._leader.lanes.round
+
+    def _show(self, lanes: Lanes) -> None:
+        if self._bar is None:
+            self._open(lanes)
+        if lanes.complete():
+            self._end(lanes.slowest().position)
+            self._leader.end_round()
+        elif time.monotonic() >= self._due:
+            self._draw(lanes.slowest().position)
+
+    def _open(self, lanes: Lanes) -> None:
+        file = sys.stderr if self._file is None else self._file
+        on_screen = _is_terminal(file) or _is_of_notebooks(self._tqdm)
+        self._interval = SECONDS_ON_A_SCREEN if on_screen else SECONDS_BETWEEN_LINES
+        self._bar = self._tqdm(
+            total=lanes.total,
+            initial=max(lanes.slowest().position - 1, 0),
+            file=file if on_screen else Lines(file),
+            dynamic_ncols=on_screen,
+            # How often it draws is decided here, before anything is computed for it.
+            mininterval=0,
+            miniters=0,
+        )
+        self._due = time.monotonic() + self._interval
+
+    def _draw(self, position: int) -> None:
+        self._bar.set_postfix_str(self._values.line(), refresh=False)
+        self._bar.update(position - self._bar.n)
+        self._due = time.monotonic() + self._interval
+
+    def _end(self, position: int | None) -> None:
+        bar, self._bar = self._bar, None
+        bar.n = bar.n if position is None else position
+        bar.set_postfix_str(self._values.line(), refresh=False)
+        bar.close()
+
+    def close(self) -> None:
+        """End the bar where it is; later records are ignored."""
+        self._close(all_ended=False)
+
+    def _close(self, all_ended: bool) -> None:
+        with self._lock:
+            self._closed = True
+            lanes = self._leader.lanes
+            if self._bar is None or lanes is None:
+                return
+            self._end(lanes.furthest(lanes.round) if all_ended else lanes.slowest().position)
+
+    def __enter__(self) -> Self:
+        with self._lock:
+            self._closed = False
+            self._start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            if kind is None:
+                flush()
+        finally:
+            self._close(all_ended=kind is None)
+
+
+class Lines:
+    """A file for a bar that cannot be redrawn: each drawing is a line."""
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+        self.encoding = getattr(file, "encoding", None)
+
+    def write(self, text: str) -> None:
+        """Write what is drawn, without what moves the cursor."""
+        drawn = text.replace("\x1b[A", "").strip()
+        if drawn:
+            self._file.write(drawn + "\n")
+
+    def flush(self) -> None:
+        """Pass it on."""
+        if hasattr(self._file, "flush"):
+            self._file.flush()
+
+
+def _is_terminal(file: Any) -> bool:
+    return bool(getattr(file, "isatty", lambda: False)())
+
+
+def _is_of_notebooks(kind: Any) -> bool:
+    return any(each.__module__ == "tqdm.notebook" for each in kind.__mro__)

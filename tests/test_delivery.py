@@ -1,0 +1,972 @@
+"""From the program to the callback: how often it is called, in which order, and through faults.
+
+Programs that end, fork, are interrupted or might hang run in processes of their own. Programs on
+several devices are the ones that return before they have run.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import tracemalloc
+import weakref
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+import logax
+from logax._delivery import calls
+from logax._delivery.worker import worker
+
+LONG = 60.0  # seconds
+COMPILED: list[str] = []
+
+
+def note_compilation(event: str, *_: Any, **__: Any) -> None:
+    if event == "/jax/core/compile/backend_compile_duration":
+        COMPILED.append(event)
+
+
+jax.monitoring.register_event_duration_secs_listener(note_compilation)
+
+
+def await_callbacks() -> None:
+    """Wait until all records were given to callbacks, without asking for errors."""
+    jax.effects_barrier()
+    with worker._changed:
+        done = worker._changed.wait_for(lambda: not worker._jobs and not worker._busy, LONG)
+    assert done
+
+
+def count(x: Any, length: int = 3) -> Any:
+    """Logs x, x+1, x+2, ..."""
+
+    def body(carry: Any, i: Any) -> Any:
+        logax.log({"x": carry}, step=i)
+        return carry + 1, None
+
+    return lax.scan(body, x, jnp.arange(length))[0]
+
+
+def counting(length: int) -> Callable[[Any], Any]:
+    return lambda x: count(x, length)
+
+
+def once(x: Any) -> Any:
+    logax.log({"x": x})
+    return x + 1
+
+
+def into(values: list[Any]) -> Callable[[logax.record], None]:
+    """A callback that collects the values of `x`."""
+    return lambda one: values.append(float(one["x"]))
+
+
+# How many transfers there are.
+
+
+@pytest.fixture
+def transfers(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The size of each transfer from now on."""
+    sizes: list[int] = []
+    put = worker.put
+
+    def counted(size: int, job: Any, *arguments: Any, **options: Any) -> bool:
+        if job is calls._take:
+            sizes.append(size)
+        return put(size, job, *arguments, **options)
+
+    monkeypatch.setattr(calls.worker, "put", counted)
+    return sizes
+
+
+def in_while_loop(x: Any) -> Any:
+    def body(state: Any) -> Any:
+        i, x = state
+        logax.log({"x": x}, step=i)
+        return i + 1, x + 1
+
+    return lax.while_loop(lambda state: state[0] < 10_000, body, (0, x))[1]
+
+
+def in_nested_scans(x: Any) -> Any:
+    return lax.scan(lambda x, _: (count(x, 5), None), x, None, length=2_000)[0]
+
+
+@pytest.mark.parametrize(
+    "function",
+    [counting(10_000), in_while_loop, in_nested_scans],
+    ids=["scan", "while_loop", "inner scan of 5 in an outer of 2,000"],
+)
+def test_ten_thousand_records_in_buffers_of_100_make_about_100_transfers(
+    function: Callable[..., Any], transfers: list[int]
+) -> None:
+    got: list[float] = []
+    assert logax.tap(function, into(got), buffer=100)(0.0) == 10_000
+    logax.flush()
+    assert got == list(range(10_000))
+    assert len(transfers) <= 110
+
+
+@pytest.mark.parametrize("function", [counting(40), in_while_loop], ids=["scan", "while_loop"])
+def test_256_lanes_make_as_many_transfers_as_one(
+    function: Callable[..., Any], transfers: list[int]
+) -> None:
+    numbers = []
+    for lanes in (1, 256):
+        got: list[Any] = []
+        tapped = logax.tap(function, got.append, buffer=50, lanes="batch")
+        jax.vmap(tapped)(jnp.arange(lanes, dtype=jnp.float32))
+        logax.flush()
+        length = 40 if function is not in_while_loop else 10_000
+        np.testing.assert_array_equal(
+            [one["x"] for one in got], np.arange(length)[:, None] + np.arange(lanes)
+        )
+        numbers.append(len(transfers))
+        transfers.clear()
+    assert numbers[0] == numbers[1]
+
+
+def test_what_is_not_due_is_not_transferred(transfers: list[int]) -> None:
+    def function(x: Any) -> Any:
+        def body(carry: Any, i: Any) -> Any:
+            logax.log({"x": carry + i}, every=1_000, step=i)
+            return carry, None
+
+        return lax.scan(body, x, jnp.arange(20_000))[0]
+
+    got: list[float] = []
+    logax.tap(function, into(got), buffer=8)(0.0)
+    logax.flush()
+    assert got == list(range(0, 20_000, 1_000))
+    assert len(transfers) <= 5
+
+
+# What is left behind.
+
+
+def test_a_hundred_fresh_taps_with_fresh_callbacks_compile_once() -> None:
+    def function(x: Any) -> Any:
+        traces.append(x)
+        return count(x)
+
+    traces: list[Any] = []
+    got: list[list[float]] = [[] for _ in range(100)]
+    COMPILED.clear()
+    for number, own in enumerate(got):
+        x = np.float32(number)
+        assert float(logax.tap(function, into(own), buffer=2)(x)) == number + 3
+    assert (len(traces), len(COMPILED)) == (1, 1)
+    logax.flush()
+    assert got == [[n, n + 1, n + 2] for n in range(100)]
+    assert calls._calls == {}
+
+
+def test_two_thousand_calls_with_fresh_callbacks_leave_nothing_behind() -> None:
+    def call(number: int) -> weakref.ref[Any]:
+        def callback(one: logax.record) -> None:
+            seen.append(float(one["x"]) == number)
+
+        assert float(logax.tap(once, callback)(np.float32(number))) == number + 1
+        return weakref.ref(callback)
+
+    def objects() -> int:
+        logax.flush()
+        gc.collect()
+        return len(gc.get_objects())
+
+    seen: list[bool] = []
+    for number in range(10):
+        call(number)
+    before = objects()
+    callbacks = [call(number) for number in range(2_000)]
+    after = objects()
+    assert [callback() for callback in callbacks] == [None] * 2_000
+    assert seen == [True] * 2_010
+    assert calls._calls == {}
+    del callbacks
+    assert after - before < 100 + 2_000  # the weak references themselves are objects too
+
+
+def test_calls_that_end_early_or_say_nothing_leave_nothing_behind() -> None:
+    def failing(x: Any) -> Any:
+        logax.log({"x": x})
+        raise KeyError("mine")
+
+    got: list[float] = []
+    with pytest.raises(KeyError, match="mine"):
+        logax.tap(failing, into(got))(1.0)
+    assert logax.tap(lambda x: x + 1, into(got))(1.0) == 2.0
+    assert logax.tap(once, into(got), argnames="other")(1.0) == 2.0
+    never = lambda n: lax.fori_loop(0, n, lambda i, c: once(c), 1.0)  # noqa: E731
+    assert logax.tap(never, into(got), buffer=4)(0) == 1.0
+    assert jax.vmap(logax.tap(never, into(got)))(jnp.zeros(3, int)).tolist() == [1.0] * 3
+    logax.flush()
+    assert got == []
+    assert calls._calls == {}
+
+
+@pytest.mark.slow
+def test_a_million_records_leave_no_memory_behind() -> None:
+    number, last = 0, -1.0
+
+    def callback(one: logax.record) -> None:
+        nonlocal number, last
+        number, last = number + 1, float(one.step)
+
+    run = logax.tap(counting(1_000_000), callback, buffer=1_000)
+    run(0.0)
+    logax.flush()
+    tracemalloc.start()
+    try:
+        run(0.0)
+        logax.flush()
+        gc.collect()
+        left, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (number, last) == (2_000_000, 999_999)
+    assert left < 1_000_000
+    assert peak < 100_000_000
+    assert calls._calls == {}
+
+
+# Threads.
+
+
+@pytest.mark.parametrize("jitted", [False, True], ids=["tap(f)", "jit(tap(f))"])
+def test_threads_that_call_the_same_tapped_function_keep_their_records_apart(jitted: bool) -> None:
+    got: list[float] = []
+    tapped = logax.tap(counting(100), into(got), buffer=7)
+    function = jax.jit(tapped) if jitted else tapped
+    starts = [1000.0 * thread for thread in range(4)]
+    together = threading.Barrier(4, timeout=LONG)
+    results: dict[float, list[float]] = {}
+
+    def call(start: float) -> None:
+        together.wait()
+        results[start] = [float(function(start + 100 * i)) for i in range(5)]
+
+    threads = [threading.Thread(target=call, args=(start,)) for start in starts]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(LONG)
+    logax.flush()
+    for start in starts:
+        assert results[start] == [start + 100 * (i + 1) for i in range(5)]
+        assert [x for x in got if start <= x < start + 1000] == [start + i for i in range(500)]
+    assert len(got) == 2_000
+    assert calls._calls == {}
+
+
+def test_threads_with_their_own_callbacks_get_only_their_own() -> None:
+    got: dict[int, list[float]] = {number: [] for number in range(4)}
+    together = threading.Barrier(4, timeout=LONG)
+    function = counting(50)
+
+    def call(number: int) -> None:
+        together.wait()
+        for i in range(5):
+            logax.tap(function, into(got[number]), buffer=3)(1000.0 * number + 50 * i)
+
+    threads = [threading.Thread(target=call, args=(number,)) for number in got]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(LONG)
+    logax.flush()
+    assert got == {number: [1000.0 * number + i for i in range(250)] for number in range(4)}
+
+
+# Callbacks that fail.
+
+
+class MineError(Exception):
+    """What callbacks here raise."""
+
+
+def failing(one: logax.record) -> None:
+    raise MineError(f"at {one['x']}")
+
+
+def failing_too(one: logax.record) -> None:
+    raise MineError("too")
+
+
+def site_of(function: Callable[..., Any], line: int) -> str:
+    return f"{function.__code__.co_filename}:{function.__code__.co_firstlineno + line}"
+
+
+def test_what_a_callback_raises_comes_out_of_flush_and_names_all_that_helps() -> None:
+    assert logax.tap(once, failing)(1.0) == 2.0
+    with pytest.raises(logax.DeliveryError) as caught:
+        logax.flush()
+    assert isinstance(caught.value.__cause__, MineError)
+    assert str(caught.value.__cause__) == "at 1.0"
+    text = str(caught.value)
+    assert "`failing`" in text
+    assert "MineError: at 1.0" in text
+    assert "`x`" in text
+    assert site_of(once, 1) in text
+    logax.flush()  # it is told once
+
+
+def test_it_comes_out_of_the_next_call_of_that_tap() -> None:
+    got: list[float] = []
+    assert logax.tap(once, failing)(1.0) == 2.0
+    await_callbacks()
+    assert logax.tap(once, into(got))(5.0) == 6.0  # another tap has nothing to do with it
+    with pytest.raises(logax.DeliveryError, match=r"`failing` raised MineError: at 1\.0") as caught:
+        logax.tap(once, failing)(2.0)
+    assert isinstance(caught.value.__cause__, MineError)
+    logax.flush()
+    assert got == [5.0]
+
+
+def test_bound_methods_are_the_same_callback_again() -> None:
+    class Logger:
+        def take(self, one: logax.record) -> None:
+            raise MineError("method")
+
+    logger = Logger()
+    logax.tap(once, logger.take)(1.0)
+    await_callbacks()
+    with pytest.raises(logax.DeliveryError, match=r"Logger\.take` raised MineError: method"):
+        logax.tap(once, logger.take)(1.0)
+    logax.tap(once, Logger().take)(1.0)
+    with pytest.raises(logax.DeliveryError, match=r"Logger\.take` raised MineError: method"):
+        logax.flush()
+
+
+def test_the_next_call_in_a_jitted_program_does_not_hide_it() -> None:
+    tapped = jax.jit(logax.tap(once, failing))
+    assert tapped(1.0) == 2.0
+    await_callbacks()
+    assert tapped(3.0) == 4.0
+    with pytest.raises(logax.DeliveryError, match=r"at 1\.0") as caught:
+        logax.flush()
+    assert caught.value.__notes__ == ["It raised for 1 more records after that one."]
+
+
+def test_a_callback_that_raises_for_each_record_says_how_often() -> None:
+    assert logax.tap(counting(10), failing)(0.0) == 10.0
+    with pytest.raises(logax.DeliveryError, match=r"MineError: at 0\.0") as caught:
+        logax.flush()
+    assert caught.value.__notes__ == ["It raised for 9 more records after that one."]
+
+
+def test_several_callbacks_that_raise_come_as_a_group() -> None:
+    logax.tap(once, failing)(1.0)
+    logax.tap(once, failing_too)(1.0)
+    with pytest.raises(ExceptionGroup) as caught:
+        logax.flush()
+    assert [type(error) for error in caught.value.exceptions] == [logax.DeliveryError] * 2
+    assert [str(error.__cause__) for error in caught.value.exceptions] == ["at 1.0", "too"]
+    logax.flush()
+
+
+def test_records_after_an_error_still_come_to_it_and_to_others() -> None:
+    got: list[float] = []
+    others: list[float] = []
+
+    def picky(one: logax.record) -> None:
+        if one["x"] == 1.0:
+            raise MineError("picky")
+        got.append(float(one["x"]))
+
+    logax.tap(logax.tap(count, into(others), keep_logs=True), picky)(0.0)
+    with pytest.raises(logax.DeliveryError, match="picky"):
+        logax.flush()
+    assert got == [0.0, 2.0]
+    assert others == [0.0, 1.0, 2.0]
+
+
+def test_on_error_warn_makes_a_warning_of_it() -> None:
+    got: list[float] = []
+
+    def picky(one: logax.record) -> None:
+        if one["x"] == 1.0:
+            raise MineError("picky")
+        got.append(float(one["x"]))
+
+    def run() -> None:
+        logax.tap(count, picky, on_error="warn")(0.0)
+        logax.flush()
+
+    with pytest.warns(UserWarning, match="picky` raised MineError: picky") as caught:
+        run()
+    assert len(caught) == 1
+    assert "`x`" in str(caught[0].message)
+    assert got == [0.0, 2.0]
+
+
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, GeneratorExit])
+def test_a_callback_that_exits_does_not_end_the_thread(error: type[BaseException]) -> None:
+    got: list[float] = []
+
+    def leaving(one: logax.record) -> None:
+        raise error(3)
+
+    logax.tap(count, leaving)(0.0)
+    with pytest.raises(logax.DeliveryError, match=f"raised {error.__name__}: 3") as caught:
+        logax.flush()
+    assert isinstance(caught.value.__cause__, error)
+    logax.tap(count, into(got))(0.0)
+    logax.flush()
+    assert got == [0.0, 1.0, 2.0]
+
+
+def test_a_callback_that_takes_no_record_fails_like_any_other() -> None:
+    logax.tap(once, lambda: None)(1.0)
+    with pytest.raises(logax.DeliveryError, match="raised TypeError"):
+        logax.flush()
+
+
+def test_a_callback_without_hash_or_name_is_a_callback() -> None:
+    class Callback:
+        __hash__ = None  # type: ignore[assignment]
+
+        def __call__(self, one: logax.record) -> None:
+            raise MineError("unnamed")
+
+        def __repr__(self) -> str:
+            return "<a callback>"
+
+    callback = Callback()
+    logax.tap(once, callback)(1.0)
+    with pytest.raises(logax.DeliveryError, match="`<a callback>` raised MineError: unnamed"):
+        logax.flush()
+
+
+# Callbacks that do something.
+
+
+def test_a_callback_may_call_jax() -> None:
+    got: list[float] = []
+    cubed = jax.jit(lambda x: x**3)
+    logax.tap(count, lambda one: got.append(float(jnp.sum(jnp.asarray(one["x"])) + cubed(2.0))))(0)
+    logax.flush()
+    assert got == [8.0, 9.0, 10.0]
+
+
+def test_a_callback_may_call_a_tapped_function() -> None:
+    got: list[float] = []
+    inner: list[float] = []
+
+    def callback(one: logax.record) -> None:
+        got.append(float(logax.tap(once, into(inner))(float(one["x"]) * 10)))
+
+    logax.tap(count, callback)(0.0)
+    logax.flush()
+    assert got == [1.0, 11.0, 21.0]
+    logax.flush()
+    assert inner == [0.0, 10.0, 20.0]
+
+
+def test_a_log_of_a_callback_is_no_part_of_the_program() -> None:
+    got: list[float] = []
+
+    def callback(one: logax.record) -> None:
+        logax.log({"y": one["x"]})
+        got.append(float(one["x"]))
+
+    _, logs = logax.spool(logax.tap(count, callback, keep_logs=True))(0.0)
+    logax.flush()
+    assert got == [0.0, 1.0, 2.0]
+    assert list(logs) == ["x"]
+
+
+def test_a_callback_must_not_flush() -> None:
+    got: list[float] = []
+
+    def callback(one: logax.record) -> None:
+        got.append(float(one["x"]))
+        logax.flush()
+
+    logax.tap(count, callback)(0.0)
+    with pytest.raises(logax.DeliveryError, match="raised RuntimeError: `flush` was called in a"):
+        logax.flush()
+    assert got == [0.0, 1.0, 2.0]
+
+
+def test_flush_gives_up_on_a_callback_that_blocks_and_later_all_arrive() -> None:
+    go_on = threading.Event()
+    got: list[float] = []
+
+    def callback(one: logax.record) -> None:
+        assert go_on.wait(LONG)
+        got.append(float(one["x"]))
+
+    assert logax.tap(count, callback)(0.0) == 3.0
+    with pytest.raises(TimeoutError, match=r"`flush` waited 0.1 s, and records are still on"):
+        logax.flush(timeout=0.1)
+    assert got == []
+    go_on.set()
+    logax.flush()
+    assert got == [0.0, 1.0, 2.0]
+
+
+def test_flush_with_nothing_to_wait_for_returns_at_once() -> None:
+    logax.flush()
+    logax.flush(timeout=LONG)
+
+
+LINE = NamedSharding(Mesh(np.array(jax.devices()), ("i",)), PartitionSpec("i"))
+
+
+def lately(x: Any) -> Any:
+    """Logs only after some time."""
+    return once(lax.fori_loop(0, 300, lambda _, x: jnp.sin(x), x).sum() * 0)
+
+
+def test_flush_with_a_timeout_waits_for_programs_that_run() -> None:
+    got: list[float] = []
+    tapped = logax.tap(lately, into(got))
+    for number in range(3):
+        tapped(jax.device_put(jnp.ones(80_000), LINE))
+        logax.flush(timeout=LONG)
+        assert got == [0.0] * (number + 1)
+
+
+def test_flush_waits_for_programs_that_another_thread_started() -> None:
+    got: list[float] = []
+    tapped = logax.tap(lately, into(got))
+    for number in range(3):
+        x = jax.device_put(jnp.ones(80_000), LINE)
+        thread = threading.Thread(target=tapped, args=(x,))
+        thread.start()
+        thread.join(LONG)
+        logax.flush()
+        assert got == [0.0] * (number + 1)
+
+
+# The bounded queue.
+
+WIDTH = 256  # float32: a record of about a kilobyte
+
+
+@pytest.fixture
+def configured() -> Iterator[Callable[..., None]]:
+    """`configure`, undone afterwards."""
+    limit, blocks = worker.limit, worker.blocks
+    yield logax.configure
+    logax.configure(queue_bytes=limit, when_full="block" if blocks else "drop")
+
+
+class Gate:
+    """A callback that waits at its first record until it may go on."""
+
+    def __init__(self) -> None:
+        self.reached, self.open = threading.Event(), threading.Event()
+        self.got: list[float] = []
+
+    def __call__(self, one: logax.record) -> None:
+        self.reached.set()
+        assert self.open.wait(LONG)
+        self.got.append(float(np.asarray(one["x"]).flat[0]))
+
+
+@pytest.fixture
+def filled(monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Event, list[int]]:
+    """Set when somebody must wait for room; and what was in the queue each time it changed."""
+    full, sizes = threading.Event(), []
+    put = worker.put
+
+    def watched(size: int, job: Any, *arguments: Any, **options: Any) -> bool:
+        if not worker._has_room(size):
+            full.set()
+        done = put(size, job, *arguments, **options)
+        sizes.append(worker._bytes)
+        return done
+
+    monkeypatch.setattr(worker, "put", watched)
+    return full, sizes
+
+
+@pytest.mark.parametrize("buffer", [1, 3])
+def test_a_full_queue_makes_the_program_wait_and_loses_nothing(
+    configured: Callable[..., None], filled: tuple[threading.Event, list[int]], buffer: int
+) -> None:
+    bound = 20_000
+    configured(queue_bytes=bound, when_full="block")
+    gate, (full, sizes) = Gate(), filled
+    out: list[Any] = []
+    tapped = logax.tap(counting(200), gate, buffer=buffer)
+    program = threading.Thread(target=lambda: out.append(tapped(jnp.zeros(WIDTH))))
+    program.start()
+    assert full.wait(LONG)
+    assert bound - 4 * buffer * (WIDTH + 10) < worker._bytes <= bound
+    gate.open.set()
+    program.join(LONG)
+    logax.flush()
+    np.testing.assert_array_equal(out, [np.full(WIDTH, 200.0)])
+    assert gate.got == list(range(200))
+    assert max(sizes) <= bound
+    assert worker._bytes == 0
+
+
+@pytest.mark.parametrize("lanes", [None, 2])
+def test_a_full_queue_drops_and_says_how_many(
+    configured: Callable[..., None], lanes: int | None
+) -> None:
+    configured(queue_bytes=10_000, when_full="drop")
+    gate = Gate()
+    function = logax.tap(counting(50), gate)
+    x = jnp.zeros(WIDTH)
+    out = function(x) if lanes is None else jax.vmap(function)(jnp.stack([x] * lanes))
+    assert np.asarray(out).flat[0] == 50.0
+    jax.effects_barrier()
+    gate.open.set()
+    with pytest.warns(UserWarning, match="records were dropped") as caught:
+        logax.flush()
+    (warning,) = caught
+    text = str(warning.message)
+    dropped = int(text.split(maxsplit=1)[0])
+    assert 0 < dropped < 50 * (lanes or 1)
+    assert len(gate.got) + dropped == 50 * (lanes or 1)
+    assert gate.got == sorted(gate.got)
+    assert f"{dropped} of `x` (logged at {site_of(count, 4)})" in text
+    assert "the queue of 10000 bytes was full" in text
+    assert 'when_full="block"' in text
+    assert warning.filename == __file__
+    logax.flush()  # said once
+    assert calls._calls == {}
+
+
+def test_dropped_records_are_told_by_the_next_call_too(configured: Callable[..., None]) -> None:
+    configured(queue_bytes=10_000, when_full="drop")
+    gate = Gate()
+    logax.tap(counting(50), gate)(jnp.zeros(WIDTH))
+    jax.effects_barrier()
+    gate.open.set()
+    await_callbacks()
+    with pytest.warns(UserWarning, match=r"\d+ records were dropped") as caught:
+        _ = logax.tap(once, gate)(jnp.zeros(WIDTH)), logax.flush()
+    dropped = sum(int(str(warning.message).split(maxsplit=1)[0]) for warning in caught)
+    assert len(gate.got) + dropped == 51
+
+
+def test_nothing_is_said_where_nothing_was_dropped(configured: Callable[..., None]) -> None:
+    configured(when_full="drop")
+    got: list[float] = []
+    logax.tap(count, into(got))(0.0)
+    logax.flush()
+    assert got == [0.0, 1.0, 2.0]
+
+
+def logs_much(x: Any) -> Any:
+    logax.log({"small": x[0]})
+    logax.log({"much": x, "more": {"y": x}})
+    return x.sum()
+
+
+def test_a_record_that_is_larger_than_the_queue_is_refused(
+    configured: Callable[..., None],
+) -> None:
+    configured(queue_bytes=1_500)
+    with pytest.raises(ValueError, match="has 2048 bytes") as caught:
+        logax.tap(logs_much, into([]))(jnp.zeros(WIDTH))
+    text = str(caught.value)
+    assert "`much`, `more`" in text
+    assert site_of(logs_much, 2) in text
+    assert "the queue on the host takes 1500" in text
+    assert "logax.configure(queue_bytes=...)" in text
+    got: list[logax.record] = []
+    assert logax.tap(logs_much, got.append, argnames="small")(jnp.zeros(WIDTH)) == 0
+    logax.flush()
+    assert [dict(one) for one in got] == [{"small": 0.0}]
+
+
+def test_transfers_that_are_larger_than_the_queue_go_one_by_one(
+    configured: Callable[..., None],
+) -> None:
+    configured(queue_bytes=1_100)
+    got: list[float] = []
+    logax.tap(counting(64), lambda one: got.append(float(one["x"][0])), buffer=16)(jnp.zeros(256))
+    logax.flush()
+    assert got == list(range(64))
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"queue_bytes": 0}, "`configure` takes `queue_bytes` of 1 or more, and got 0."),
+        ({"queue_bytes": 1.5}, "`configure` takes `queue_bytes` of 1 or more, and got 1.5."),
+        ({"queue_bytes": "1 MB"}, "`configure` takes `queue_bytes` of 1 or more, and got '1 MB'."),
+        ({"when_full": "x"}, "`configure` takes `when_full` as 'block' or 'drop', and got 'x'."),
+        (
+            {"queue_bytes": 10, "when_full": "x"},
+            "`configure` takes `when_full` as 'block' or 'drop', and got 'x'.",
+        ),
+    ],
+    ids=str,
+)
+def test_bad_bounds_are_refused_and_change_nothing(
+    configured: Callable[..., None], options: Any, text: str
+) -> None:
+    before = worker.limit, worker.blocks
+    with pytest.raises(ValueError, match="`configure`") as caught:
+        configured(**options)
+    assert str(caught.value) == text
+    assert (worker.limit, worker.blocks) == before
+
+
+# Processes.
+
+BEGIN = """
+import os, signal, sys, threading
+import numpy as np
+import jax, jax.numpy as jnp
+from jax import lax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+import logax
+
+os.chdir(sys.argv[1])
+
+def into(name):
+    file = open(name, "w")
+    def callback(one):
+        file.write(f"{int(np.asarray(one['x']).flat[0])}\\n")
+        file.flush()
+    return callback
+
+def count(x, length):
+    def body(carry, i):
+        logax.log({"x": carry}, step=i)
+        return carry + 1, None
+    return lax.scan(body, x, jnp.arange(length))[0]
+
+def on_devices(x):
+    mesh = Mesh(np.array(jax.devices()), ("i",))
+    return jax.device_put(x, NamedSharding(mesh, PartitionSpec("i")))
+
+def lately(x):
+    x = lax.fori_loop(0, 300, lambda _, x: jnp.sin(x), x)
+    return count(x.sum() * 0, 30)
+"""
+
+
+def start(program: str, folder: Path) -> subprocess.Popen[str]:
+    """Run a program after what all of them need, in a folder of its own."""
+    text = BEGIN + textwrap.dedent(program)
+    return subprocess.Popen(
+        [sys.executable, "-c", text, str(folder)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    """Its return code, output and errors."""
+    try:
+        out, err = process.communicate(timeout=LONG / 3)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)  # its children too
+        out, err = process.communicate()
+        pytest.fail(f"the program hangs; it wrote {out!r} and {err!r}")
+    return process.returncode, out, err
+
+
+def numbers(path: Path) -> list[int]:
+    return [int(line) for line in path.read_text().split()]
+
+
+def test_a_process_that_exits_at_once_loses_no_record(tmp_path: Path) -> None:
+    code, _, err = finish(
+        start(
+            """
+            logax.tap(lambda x: count(x, 3000), into("many"), buffer=10)(0)
+            """,
+            tmp_path,
+        )
+    )
+    assert (code, err) == (0, "")
+    assert numbers(tmp_path / "many") == list(range(3000))
+
+
+def test_records_that_come_only_while_the_process_exits_are_not_lost(tmp_path: Path) -> None:
+    code, _, err = finish(
+        start(
+            """
+            logax.tap(lately, into("late"))(on_devices(jnp.ones(800_000)))
+            """,
+            tmp_path,
+        )
+    )
+    assert (code, err) == (0, "")
+    assert numbers(tmp_path / "late") == list(range(30))
+
+
+def test_nor_are_those_of_a_program_that_another_thread_started(tmp_path: Path) -> None:
+    code, _, err = finish(
+        start(
+            """
+            x = on_devices(jnp.ones(800_000))
+            thread = threading.Thread(target=logax.tap(lately, into("late")), args=(x,))
+            thread.start()
+            """,
+            tmp_path,
+        )
+    )
+    assert (code, err) == (0, "")
+    assert numbers(tmp_path / "late") == list(range(30))
+
+
+def test_a_process_that_ends_with_an_error_tells_all_and_loses_no_record(tmp_path: Path) -> None:
+    code, _, err = finish(
+        start(
+            """
+            def callback(one):
+                raise KeyError("of the callback")
+
+            logax.tap(lambda x: count(x, 5), callback)(0)
+            logax.tap(lambda x: count(x, 3000), into("many"), buffer=10)(0)
+            raise KeyError("of the program")
+            """,
+            tmp_path,
+        )
+    )
+    assert code == 1
+    assert "KeyError: 'of the program'" in err
+    assert numbers(tmp_path / "many") == list(range(3000))
+    assert "DeliveryError: The callback `callback` raised KeyError: 'of the callback'" in err
+    assert "in callback" in err  # where in the callback
+    assert "It raised for 4 more records after that one." in err
+
+
+@pytest.mark.parametrize("devices", ["one device", "several devices"])
+def test_a_callback_that_runs_a_program_while_the_queue_is_full_does_not_hang(
+    tmp_path: Path, devices: str
+) -> None:
+    place = {"one device": "", "several devices": "x = on_devices(x)"}[devices]
+    code, out, err = finish(
+        start(
+            f"""
+            logax.configure(queue_bytes=4000)
+            got = []
+            x = jnp.zeros(320)
+            {place}
+            doubled = jax.jit(lambda x: 2 * x.sum())
+
+            def callback(one):
+                got.append(float(one["x"][0] + doubled(x)))
+
+            logax.tap(lambda x: count(x, 50), callback)(x)
+            logax.flush()
+            print(got == [*range(50)])
+            """,
+            tmp_path,
+        )
+    )
+    assert (code, out) == (0, "True\n")
+    # Where the callback waits for the program that waits for room, there must be more room.
+    said = "the queue grows beyond its bound" if devices == "several devices" else ""
+    assert said in err
+    assert err.count("Warning") == bool(said)
+
+
+def test_a_forked_child_delivers_its_own_and_the_parent_goes_on(tmp_path: Path) -> None:
+    code, out, _ = finish(
+        start(
+            """
+            def child(name):
+                pid = os.fork()
+                if pid == 0:
+                    logax.tap(lambda x: count(x, 20), into(name))(0)
+                    logax.flush()
+                    sys.stdout.flush()
+                    os._exit(7)
+                return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+            print(child("before"))
+            logax.tap(lambda x: count(x, 40), into("parent"), buffer=4)(0)
+            logax.flush()
+            logax.tap(lambda x: count(x, 60), into("again"), buffer=4)(0)
+            """,
+            tmp_path,
+        )
+    )
+    assert (code, out.split()) == (0, ["7"])
+    assert numbers(tmp_path / "before") == list(range(20))
+    assert numbers(tmp_path / "parent") == list(range(40))
+    assert numbers(tmp_path / "again") == list(range(60))
+
+
+def test_a_child_that_is_forked_while_records_wait_leaves_them_to_the_parent(
+    tmp_path: Path,
+) -> None:
+    code, out, _ = finish(
+        start(
+            """
+            go_on, seen = threading.Event(), into("parent")
+
+            def callback(one):
+                go_on.wait()
+                seen(one)
+
+            logax.tap(lambda x: count(x, 40), callback)(0)
+            jax.effects_barrier()
+            pid = os.fork()
+            if pid == 0:
+                from logax._delivery.calls import _calls
+                from logax._delivery.worker import worker
+                done = threading.Event()
+                worker.put(0, done.set)
+                print(len(_calls), len(worker._jobs) <= 1, done.wait(30), flush=True)
+                os._exit(7)
+            print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+            go_on.set()
+            """,
+            tmp_path,
+        )
+    )
+    assert (code, out.split()) == (0, ["0", "True", "True", "7"])
+    assert numbers(tmp_path / "parent") == list(range(40))
+
+
+def test_an_interrupted_process_ends_and_has_delivered_in_order(tmp_path: Path) -> None:
+    process = start(
+        """
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # where it came ignored
+        seen = into("seen")
+
+        def callback(one):
+            seen(one)
+            if one["x"] == 100:
+                print("begun", flush=True)
+
+        def step(i, x):
+            y = lax.fori_loop(0, 3, lambda _, y: jnp.sin(y @ y) / 100, jnp.full((100, 100), x))
+            logax.log({"x": x}, step=i)
+            return x + 1 + 0 * y[0, 0]
+
+        out = logax.tap(lambda x: lax.fori_loop(0, 5000, step, x), callback)(0.0)
+        jax.block_until_ready(out)
+        print("ended", flush=True)
+        """,
+        tmp_path,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "begun\n"
+    process.send_signal(signal.SIGINT)
+    code, _, err = finish(process)
+    assert code != 0
+    assert "KeyboardInterrupt" in err
+    got = numbers(tmp_path / "seen")
+    assert len(got) > 100
+    assert got == list(range(len(got)))
