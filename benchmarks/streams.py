@@ -137,7 +137,7 @@ def _allowed(scalars: int) -> tuple[Side, Side]:
 
 def _dear_steps() -> tuple[Side, Side]:
     """Steps of some twenty microseconds or more."""
-    size = 64 if not _ON_GPU else 512
+    size = 64 if not _ON_GPU else 1536
     weight = jnp.full((size, size), 1.0 / size)
 
     def advance(carry: Any) -> Any:

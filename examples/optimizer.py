@@ -1,6 +1,6 @@
 """Make any optimizer of optax say its iteration, loss and gradient norm.
 
-`logged` wraps an optimizer. Its `update` takes the loss as `value=`, as optax's own do that need it,
+`logged` wraps an optimizer. Its `update` takes the loss as `value=`, where optax takes it too,
 and works inside `jit` and `scan` as well as in a Python loop, where it waits for nothing.
 
     python examples/optimizer.py

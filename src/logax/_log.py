@@ -77,7 +77,7 @@ def log(
     """
     if _binding.value is None:
         return
-    site = _caller()
+    site = caller()
     options = _Options(as_names("tags", tags) or (), explicit, prefix, site)
     counters = {name: _step(name, value, site) for name, value in steps.items()}
     if every is None:
@@ -323,7 +323,7 @@ def _listed(names: Any) -> str:
     return ", ".join(f"`{name}`" for name in names) or "none"
 
 
-def _caller() -> str:
+def caller() -> str:
     """File and line of the nearest frame outside this package."""
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("logax."):

@@ -18,7 +18,7 @@ import jax
 import numpy as np
 
 from logax._compat import Tree
-from logax._delivery.packets import Parcel
+from logax._delivery.packets import Parcel, Rows
 from logax._delivery.routes import Batch, Route
 from logax._delivery.worker import before_flush, troubles, worker
 
@@ -70,11 +70,8 @@ class Call:
 
     def _is_next(self, parcel: Parcel) -> bool:
         """The most common case, a single record that is due, delivered in the shortest way."""
-        packet = parcel.packet
-        if parcel.lanes or self._early or parcel.dropped or len(packet.sites) != 1:
-            return False
-        rows = packet.rows(parcel.operands)[0]
-        if rows.order.shape != (1,) or (rows.gate is not None and not rows.gate.all()):
+        packet, rows = parcel.packet, _single(parcel)
+        if rows is None or self._early or parcel.dropped:
             return False
         stream = (packet.stream, parcel.shard() or 0)
         expected = self._next.get(stream)
@@ -85,8 +82,7 @@ class Call:
             return False
         expected[0] = place + 1
         self._may_be_over = self._ends is not None and place + 1 >= self._ends[stream]
-        narrow = [(False,) * len(rows.arrays)]
-        self._route.deliver(Batch(packet, (), parcel.shard(), [rows], narrow, _ONE))
+        self._route.deliver(_batch_of_one(parcel, rows))
         return True
 
     def await_program(self) -> None:
@@ -154,6 +150,9 @@ class Call:
 def batch_of(parcel: Parcel) -> Batch | None:
     """All records of a parcel that belongs to no call, if there are any."""
     parcel = parcel.opened().spread()
+    rows = _single(parcel)
+    if rows is not None:
+        return _batch_of_one(parcel, rows)
     places = _places(parcel)
     return _batch(parcel, places) if len(places.place) else None
 
@@ -211,6 +210,20 @@ def _await_programs(deadline: float | None) -> bool:
             worker.put(0, _settle, next(_numbers) % 2**32, waits=False)
         return True
     return worker.wait_until(lambda: all(_calls.get(n) is not c for n, c in begun), deadline)
+
+
+def _single(parcel: Parcel) -> Rows | None:
+    """The arrays of a parcel that is nothing but one real record."""
+    if parcel.lanes or len(parcel.packet.sites) != 1:
+        return None
+    (rows,) = parcel.packet.rows(parcel.operands)
+    is_one = rows.order.shape == (1,) and (rows.gate is None or bool(rows.gate.all()))
+    return rows if is_one else None
+
+
+def _batch_of_one(parcel: Parcel, rows: Rows) -> Batch:
+    narrow = [(False,) * len(rows.arrays)]
+    return Batch(parcel.packet, (), parcel.shard(), [rows], narrow, [(0, 0, -1)])
 
 
 def _ends(parcel: Parcel) -> dict[tuple[int, int], Any] | None:
@@ -276,7 +289,6 @@ def _reset() -> None:
     _calls.clear()
 
 
-_ONE = [(0, 0, -1)]
 _numbers = itertools.count(1)
 _calls: dict[int, Call] = {}
 before_flush(_await_programs)

@@ -1,0 +1,210 @@
+"""What the lines of iterative solvers say: all of a line but its numbers, and a clock.
+
+A line is part of compiled programs. Equal lines are the same to JAX, which then finds the program
+again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, TypeAlias
+
+import jax.numpy as jnp
+import numpy as np
+
+Kind: TypeAlias = tuple[Any, tuple[int, ...]]  # the dtype and shape of a value
+Lane: TypeAlias = tuple[int, ...]
+
+
+class Clock:
+    """Since when there are iterations, for each lane."""
+
+    def __init__(self) -> None:
+        self._started: dict[Lane, float] = {}
+
+    def start(self, lane: Lane, at: float) -> None:
+        """Start, unless it runs."""
+        self._started.setdefault(lane, at)
+
+    def stop(self, lane: Lane, at: float) -> float | None:
+        """How long it ran, if it did. Without a lane: all of them, from the earliest."""
+        if lane:
+            started = self._started.pop(lane, None)
+        else:
+            started = min(list(self._started.values()), default=None)
+            self._started.clear()
+        return None if started is None else at - started
+
+
+@dataclasses.dataclass(frozen=True)
+class Line:
+    """All of a line but its numbers.
+
+    Attributes:
+      function: The public name of what logs it.
+      decides: The values by which it is shown or not.
+    """
+
+    function: ClassVar[str]
+    decides: ClassVar[tuple[str, ...]]
+
+    def is_due(self, values: Mapping[str, Any]) -> Any:
+        """Whether it is shown, inside a program, or on the host."""
+        raise NotImplementedError
+
+    def check(self, kinds: dict[str, Kind]) -> None:
+        """Raise unless values of these types and shapes make a line."""
+        raise NotImplementedError
+
+    def text(self, values: Mapping[str, Any], time: float | None) -> str:
+        """The line, given its numbers and what the clock says."""
+        raise NotImplementedError
+
+    def timed(self, clock: Clock, lane: Lane, at: float) -> float | None:
+        """Tell the clock that this arrived; what it shows, if that is for the line."""
+        raise NotImplementedError
+
+    def check_real(self, name: str, kind: Kind) -> None:
+        """Raise unless this is a real scalar."""
+        dtype, shape = kind
+        real = any(jnp.issubdtype(dtype, each) for each in (jnp.floating, jnp.integer, jnp.bool_))
+        if shape != () or not real:
+            raise TypeError(
+                f"`{self.function}` takes a real number as `{name}`, and got {dtype}{list(shape)}. "
+                "Reduce it to a scalar, for instance by `jnp.mean` or `jnp.linalg.norm`."
+            )
+
+    def check_whole(self, name: str, kind: Kind, *, or_boolean: bool = False) -> None:
+        """Raise unless this is a whole number."""
+        dtype, shape = kind
+        whole = jnp.issubdtype(dtype, jnp.integer) or (or_boolean and dtype == np.bool_)
+        if shape != () or not whole:
+            raise TypeError(
+                f"`{self.function}` takes a whole number as `{name}`, and got {dtype}"
+                f"{list(shape)}. Write `int(...)`, or `.astype(int)` of an array."
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class Iteration(Line):
+    """Of `log_iteration_async`."""
+
+    function = "log_iteration_async"
+    decides = ("verbose", "iteration")
+    message: str
+    is_template: bool
+
+    def is_due(self, values: Mapping[str, Any]) -> Any:
+        verbose, iteration = values["verbose"], values["iteration"]
+        if isinstance(verbose, int):
+            return verbose >= 2 or (verbose == 1 and iteration % 10 == 0)
+        return (verbose >= 2) | ((verbose == 1) & (iteration % 10 == 0))
+
+    def check(self, kinds: dict[str, Kind]) -> None:
+        if not isinstance(self.message, str):
+            raise TypeError(
+                f"`{self.function}` takes a text as `message`, and got {self.message!r}."
+            )
+        self.check_whole("iteration", kinds.pop("iteration"))
+        self.check_real("cost", kinds.pop("cost"))
+        self.check_real("gradient_norm", kinds.pop("gradient_norm"))
+        self.check_whole("verbose", kinds.pop("verbose"), or_boolean=True)
+        for name, (dtype, shape) in kinds.items():
+            if not jnp.issubdtype(dtype, jnp.number) and dtype != np.bool_:
+                raise TypeError(
+                    f"`{self.function}` takes numbers and arrays of them as fields, and got "
+                    f"{dtype}{list(shape)} for `{name}`."
+                )
+        if self.is_template:
+            zeros = {name: np.zeros(shape, dtype)[()] for name, (dtype, shape) in kinds.items()}
+            self._filled(zeros)
+
+    def _filled(self, fields: Mapping[str, Any]) -> str:
+        try:
+            return self.message.format(**{name: _shown(x) for name, x in fields.items()})
+        except (LookupError, ValueError, TypeError, AttributeError) as error:
+            named = ", ".join(f"`{name}`" for name in fields)
+            raise ValueError(
+                f"The message {self.message!r} of `log_iteration_async` is a template for the "
+                f"fields {named}, and cannot be filled with them: {type(error).__name__}: {error}. "
+                'Write "{name:.3e}" with `name=value`, and braces that stay as "{{" and "}}".'
+            ) from error
+
+    def text(self, values: Mapping[str, Any], time: float | None) -> str:
+        fields = {name: x for name, x in values.items() if name not in _OF_ITERATION}
+        message = self._filled(fields) if self.is_template else self.message
+        return (
+            f"Optimization: iter={int(values['iteration'])} | cost={float(values['cost']):.6e} | "
+            f"‖∇f‖={float(values['gradient_norm']):.6e}" + (f" | {message}" if message else "")
+        )
+
+    def timed(self, clock: Clock, lane: Lane, at: float) -> None:
+        clock.start(lane, at)
+
+
+_OF_ITERATION = ("iteration", "cost", "gradient_norm", "verbose")
+
+
+@dataclasses.dataclass(frozen=True)
+class Convergence(Line):
+    """Of `log_convergence_async`."""
+
+    function = "log_convergence_async"
+    decides = ("verbose",)
+    reasons: tuple[str, ...]
+
+    def is_due(self, values: Mapping[str, Any]) -> Any:
+        return values["verbose"] >= 1
+
+    def check(self, kinds: dict[str, Kind]) -> None:
+        for name, kind in kinds.items():
+            if name in {"iterations", "verbose", "code"}:
+                self.check_whole(name, kind, or_boolean=name != "iterations")
+            else:
+                self.check_real("time_sec" if name == "time" else name, kind)
+
+    def text(self, values: Mapping[str, Any], time: float | None) -> str:
+        took = float(values["time"]) if "time" in values else time
+        parts = [
+            f"Convergence: reason={self._reason(int(values.get('code', 0)))}",
+            f"iterations={int(values['iterations'])}",
+            f"final_cost={float(values['final_cost']):.6e}",
+            *([] if took is None else [f"time={took:.3f}s"]),
+            f"final_gradient_norm={float(values['final_gradient_norm']):.6e}",
+        ]
+        return " | ".join(parts)
+
+    def _reason(self, code: int) -> str:
+        return self.reasons[code] if 0 <= code < len(self.reasons) else f"unknown code {code}"
+
+    def timed(self, clock: Clock, lane: Lane, at: float) -> float | None:
+        return clock.stop(lane, at)
+
+
+def reasons_of(reason: str | Sequence[str], code: Any) -> tuple[str, ...]:
+    """All reasons, if they and the code fit together."""
+    alone = isinstance(reason, str)
+    texts: Any = (reason,) if alone else reason
+    if not isinstance(texts, Sequence) or not all(isinstance(each, str) for each in texts):
+        raise TypeError(
+            f"`log_convergence_async` takes a text or several as `reason`, and got {reason!r}."
+        )
+    if alone != (code is None) or not texts:
+        raise ValueError(
+            f"`log_convergence_async` takes one `reason`, or several of which `code` chooses one, "
+            f"and got the reason {reason!r} with the code {code!r}. Write "
+            '`reason=("out of iterations", "converged"), code=converged`.'
+        )
+    if isinstance(code, (int, np.integer)) and not 0 <= code < len(texts):
+        raise ValueError(
+            f"`log_convergence_async` got the code {code!r} for {len(texts)} reasons: {reason!r}."
+        )
+    return tuple(texts)
+
+
+def _shown(x: Any) -> Any:
+    """A value as templates show it: short, and with all the formats that Python's numbers have."""
+    if not isinstance(x, (np.generic, np.ndarray)) or x.shape != ():
+        return x
+    return x[()] if isinstance(x[()], np.inexact) else x.item()

@@ -1,0 +1,306 @@
+"""Iterative solvers that say how they get on: `log_iteration_async` and `log_convergence_async`.
+
+Each call is two things.
+
+A record: a `logax.log` with the tag "iteration", for whatever harvest is around, at every
+iteration, whatever the verbosity. Without a harvest it is nothing.
+
+    log_iteration_async     step=iteration   cost, gradient_norm, the fields
+    log_convergence_async   step=iterations  iterations, final_cost, final_gradient_norm,
+                                             time and code where they are given
+
+A line: sent at INFO to the logger `logging.getLogger("logax.iterations")`, harvest or not, as far
+as `verbose` lets it through. `logax.flush()` waits for all lines.
+
+- Python and NumPy numbers outside of traces: the line is logged before the call returns; if others
+  wait, after them.
+- Device arrays outside of traces: the call does not wait for them. It copies them on the device,
+  since they may be donated next, and the line is logged once they are computed.
+- Inside a trace: the program sends what the line needs, and only if `verbose` asks for it. The
+  level of the logger does not matter to the program.
+
+Under `vmap` each lane has a line of its own that ends with ` | lane=3`; under nested ones with
+` | lane=0,3`, outermost first.
+
+Lines come from JAX's programs as they are: a part that runs twice, as in `checkpoint` under `grad`,
+says its line twice; under `vmap`, JAX runs the body of a `while_loop` for finished lanes too, and
+both branches of a `cond`. A traced `verbose` that is 0 there silences them.
+
+A time that is not given is measured on the host, from the arrival of the first line of an iteration
+since the last convergence. There is one such clock for each lane; a convergence outside of `vmap`
+takes the earliest of them and stops all.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import logging
+import math
+import os
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeGuard
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from logax._compat import Array, outside_of_traces
+from logax._delivery.direct import deliver_soon, send
+from logax._delivery.packets import Parcel
+from logax._delivery.records import record
+from logax._delivery.routes import Route
+from logax._delivery.worker import DeliveryError, Worker, before_flush, troubles, worker
+from logax._iteration_lines import Clock, Convergence, Iteration, Kind, Lane, Line, reasons_of
+from logax._log import Entry, Leaf, LogSpec, caller, is_listening, log
+
+__all__ = ["is_jax_array", "log_convergence_async", "log_iteration_async"]
+
+
+def log_iteration_async(
+    iteration: Any,
+    cost: Any,
+    gradient_norm: Any,
+    message: str = "",
+    verbose: Any = 0,
+    **fields: Any,
+) -> None:
+    """Say how far an iterative solver is, without waiting for the device.
+
+    The line is `Optimization: iter=12 | cost=1.234560e-03 | ‖∇f‖=5.670000e-09 | message`.
+
+    Args:
+      iteration: Its number, a whole number.
+      cost: The value that is minimised, a real scalar.
+      gradient_norm: The norm of its gradient, a real scalar.
+      message: The end of the line. With `fields` a template for them, `"step={step:.3e}"`; without,
+        it is taken literally, braces and all.
+      verbose: 0 shows no line, 1 those of iterations 0, 10, 20, ..., 2 and more all of them. May be
+        traced. The record is not affected.
+      **fields: Numbers and arrays for the template, and for the record.
+
+    Raises:
+      TypeError: A value is not of the kind above.
+      ValueError: `message` is no template for the fields. Nothing is checked at verbosity 0.
+    """
+    if is_listening():
+        data = {"cost": cost, "gradient_norm": gradient_norm, **fields}
+        log(data, tags="iteration", step=iteration)
+    if type(verbose) is not int or verbose != 0:
+        own = {"iteration": iteration, "cost": cost, "gradient_norm": gradient_norm}
+        _say(Iteration(message, bool(fields)), {"verbose": verbose, **own, **fields})
+
+
+def log_convergence_async(
+    reason: str | Sequence[str],
+    iterations: Any,
+    final_cost: Any,
+    time_sec: Any,
+    final_gradient_norm: Any,
+    verbose: Any = 1,
+    *,
+    code: Any = None,
+) -> None:
+    """Say how an iterative solver ended, without waiting for the device.
+
+    The line is `Convergence: reason=... | iterations=42 | final_cost=1.230000e-10 | time=2.456s |
+    final_gradient_norm=5.670000e-09`.
+
+    Args:
+      reason: Why it ended; or several reasons, of which `code` chooses one.
+      iterations: How many there were, a whole number.
+      final_cost: The cost at the end, a real scalar.
+      time_sec: How long it took, in seconds; None to measure it on the host, since the first
+        iteration that showed a line. If none did, the line has no time.
+      final_gradient_norm: The norm of the gradient at the end, a real scalar.
+      verbose: 0 shows no line. May be traced. The record is not affected.
+      code: The index of the reason, a whole number or a boolean, traced or not.
+
+    Raises:
+      TypeError: A value is not of the kind above.
+      ValueError: `code` and `reason` do not fit together.
+    """
+    known = {"time": time_sec, "code": code}
+    values = {
+        "iterations": iterations,
+        "final_cost": final_cost,
+        "final_gradient_norm": final_gradient_norm,
+        **{name: value for name, value in known.items() if value is not None},
+    }
+    log(values, tags="iteration", step=iterations)
+    if type(verbose) is not int or verbose != 0:
+        _say(Convergence(reasons_of(reason, code)), {"verbose": verbose, **values})
+
+
+def is_jax_array(x: Any) -> TypeGuard[jax.Array]:
+    """Whether `x` is an array or a tracer of JAX; NumPy arrays and Python numbers are not."""
+    return isinstance(x, jax.Array)
+
+
+def _say(line: Line, values: dict[str, Any]) -> None:
+    traced = not outside_of_traces()
+    if not (traced or _logger.isEnabledFor(logging.INFO)):
+        return
+    arrays, kinds = [], []
+    for name, x in values.items():
+        kind = _OF_PYTHON.get(type(x))
+        if kind is None:
+            if not isinstance(x, _ARRAYS):
+                values[name] = x = _as_array(line, name, x)
+            if isinstance(x, jax.Array):
+                arrays.append(name)
+                traced = traced or isinstance(x, _Tracer)
+            kind = x.dtype, x.shape
+        kinds.append(kind)
+    size = _checked(line, tuple(values), tuple(kinds))
+    if traced:
+        _send(line, values)
+    elif not any(name in arrays for name in line.decides) and not line.is_due(values):
+        return
+    elif arrays:
+        _send_copies(line, values, arrays, size)
+    else:
+        _write_in_turn(line, values)
+
+
+def _as_array(line: Line, name: str, x: Any) -> Array:
+    if hasattr(x, "__jax_array__"):
+        return x.__jax_array__()
+    raise TypeError(
+        f"`{line.function}` takes numbers and arrays, and got {x!r} of type "
+        f"`{type(x).__name__}` for `{name}`. A text belongs into the message."
+    )
+
+
+@functools.lru_cache(maxsize=1024)
+def _checked(line: Line, names: tuple[str, ...], kinds: tuple[Kind, ...]) -> int:
+    """How many bytes such values are, if they make a line."""
+    line.check(dict(zip(names, kinds, strict=True)))
+    return _SIZE + sum(math.prod(shape) * int(dtype.itemsize) for dtype, shape in kinds)
+
+
+def _send(line: Line, values: Mapping[str, Any]) -> None:
+    """From inside a program, if due."""
+    due = line.is_due(values)
+    gated = isinstance(due, jax.Array)
+    if not (gated or due):
+        return
+    shown = {name: jnp.asarray(x) for name, x in values.items() if name != "verbose"}
+    entries = tuple(Entry(name, _ONE_ARRAY, (Leaf(name, 0),)) for name in shown)
+    spec = LogSpec(entries, (), ("iteration",), False, caller())
+    operands, take = list(shown.values()), _Arrival(line)
+    if gated:
+        # Under `vmap` the `cond` may run for lanes that are not due; the gate is for them.
+        jax.lax.cond(due, lambda: send(spec, operands, take, due), lambda: None)
+    else:
+        send(spec, operands, take)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Arrival:
+    """Takes what the program sends for a line."""
+
+    line: Line
+
+    def __call__(self, parcel: Parcel) -> None:
+        writer = _Writer(self.line, time.monotonic())
+        deliver_soon(parcel, Route(writer, "split", "raise").deliver)
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class _Writer:
+    """Writes what arrived; all of them are one culprit if the logger raises."""
+
+    line: Line = dataclasses.field(compare=False)
+    at: float = dataclasses.field(compare=False)
+
+    def __call__(self, one: record) -> None:
+        _write(self.line, one, one.lane, self.at)
+
+    def __repr__(self) -> str:
+        return f'logging.getLogger("{__name__}")'
+
+
+def _write_in_turn(line: Line, values: Mapping[str, Any]) -> None:
+    at = time.monotonic()
+    if _fetcher.drain(0) and worker.drain(0):
+        _write(line, values, (), at)
+    else:
+        _fetcher.put(_SIZE, _hand_on, line, values, at)
+
+
+def _send_copies(line: Line, values: dict[str, Any], names: Sequence[str], size: int) -> None:
+    """From the device, whenever it is there."""
+    arrays = [values.pop(name) for name in names]
+    try:
+        copies = _copied(*arrays)
+    except ValueError:  # they are on different devices
+        copies = [x for array in arrays for x in _copied(array)]
+    _fetcher.put(size, _fetch, line, values, names, copies)
+
+
+@jax.jit
+def _copied(*arrays: Array) -> list[Array]:
+    return [jnp.copy(x) for x in arrays]
+
+
+def _fetch(
+    line: Line, values: dict[str, Any], names: Sequence[str], copies: Sequence[Array]
+) -> None:
+    """Wait for numbers, and hand them on.
+
+    The worker must not: what it waits for may be of a program that waits for the worker.
+    """
+    try:
+        arrays = jax.device_get(copies)
+    except BaseException as error:  # noqa: BLE001 - whatever the computation raises
+        _failed("The values of a line could not be computed", error)
+        return
+    values.update(zip(names, arrays, strict=True))
+    if line.is_due(values):
+        _hand_on(line, values, time.monotonic())
+
+
+def _hand_on(line: Line, values: Mapping[str, Any], at: float) -> None:
+    if worker.drain(0):
+        _write_safely(line, values, at)
+    elif not worker.put(_SIZE, _write_safely, line, values, at):
+        troubles.dropped(f"the lines of `{__name__}`", 1)
+
+
+def _write_safely(line: Line, values: Mapping[str, Any], at: float) -> None:
+    try:
+        _write(line, values, (), at)
+    except BaseException as error:  # noqa: BLE001 - whatever a handler raises
+        _failed("A handler or filter raised", error)
+
+
+def _write(line: Line, values: Mapping[str, Any], lane: Lane, at: float) -> None:
+    """Log a line that arrived at this time."""
+    if not _logger.isEnabledFor(logging.INFO):
+        return
+    text = line.text(values, line.timed(_clock, lane, at))
+    _logger.info(text + (f" | lane={','.join(map(str, lane))}" if lane else ""))
+
+
+def _failed(what: str, error: BaseException) -> None:
+    failure = DeliveryError(f"{what}, for `{__name__}`: {type(error).__name__}: {error}")
+    failure.__cause__ = error
+    troubles.failed(__name__, failure)
+
+
+def _await_fetches(deadline: float | None) -> bool:
+    return _fetcher.is_current() or _fetcher.drain(deadline)  # a handler may flush
+
+
+_Tracer = jax.core.Tracer
+_ARRAYS = (jax.Array, np.ndarray, np.generic)
+_OF_PYTHON = {kind: (np.asarray(kind()).dtype, ()) for kind in (bool, int, float, complex)}
+_SIZE = 512  # bytes, about what a line holds
+_ONE_ARRAY = jax.tree.structure(0)
+_logger = logging.getLogger(__name__)
+_clock = Clock()
+_fetcher = Worker()
+before_flush(_await_fetches)
+os.register_at_fork(after_in_child=_fetcher._reset)

@@ -1,0 +1,52 @@
+"""The examples run as they are, and say what they promise."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def said_by(name: str) -> list[str]:
+    """What an example prints, line by line."""
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / name)],
+        cwd=ROOT,
+        capture_output=True,
+        encoding="utf-8",
+        env={**os.environ, "PYTHONIOENCODING": "utf-8"},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def iterations_in(lines: list[str]) -> list[int]:
+    return [int(found[1]) for line in lines if (found := re.match(r"Optim.*: iter=(\d+) ", line))]
+
+
+def test_the_curve_fit_finds_the_curve_and_says_how() -> None:
+    *steps, end, result = said_by("curve_fit.py")
+    assert iterations_in(steps) == list(range(len(steps)))
+    reason = "gradient is small|steps are small"
+    assert re.match(rf"Convergence: reason=({reason}) \| iterations={len(steps)} \| ", end)
+    assert " | time=" in end
+    found = [float(number) for number in re.findall(r"\d+\.\d*", result)]
+    assert len(found) == 8
+    assert all(abs(x - y) < 0.05 for x, y in zip(found[:4], found[4:], strict=True))
+
+
+def test_the_wrapped_optimizers_say_their_iterations() -> None:
+    lines = said_by("optimizer.py")
+    second, third = (i for i, line in enumerate(lines) if line.startswith(("sgd", "adam, no")))
+    assert iterations_in(lines[:second]) == [0, 10, 20, 30, 40]
+    assert lines[second - 1].startswith("Convergence: reason=all steps done | iterations=50 | ")
+    assert iterations_in(lines[second:third]) == [0, 1, 2, 3, 4]
+    assert iterations_in(lines[third:]) == []
+    assert lines[third + 1].startswith("cost: 50 records of float32, last ")
+    costs = [float(cost) for cost in re.findall(r"cost=(\S+)", "\n".join(lines[:second]))]
+    assert costs == sorted(costs, reverse=True)
