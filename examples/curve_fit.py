@@ -33,7 +33,8 @@ class State(NamedTuple):
 def model(parameters: Array, times: Array) -> Array:
     """A decaying oscillation."""
     amplitude, decay, frequency, phase = parameters
-    return amplitude * jnp.exp(-decay * times) * jnp.sin(frequency * times + phase)
+    wave: Array = amplitude * jnp.exp(-decay * times) * jnp.sin(frequency * times + phase)
+    return wave
 
 
 def fit(start: Array, times: Array, points: Array, limit: int = 100) -> Array:

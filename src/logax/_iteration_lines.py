@@ -207,4 +207,5 @@ def _shown(x: Any) -> Any:
     """A value as templates show it: short, and with all the formats that Python's numbers have."""
     if not isinstance(x, (np.generic, np.ndarray)) or x.shape != ():
         return x
-    return x[()] if isinstance(x[()], np.inexact) else x.item()
+    scalar = np.asarray(x)[()]
+    return scalar if isinstance(scalar, np.inexact) else scalar.item()
