@@ -13,6 +13,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import lineax
 import numpy as np
 import pytest
 from flax import nnx
@@ -270,7 +271,6 @@ def test_a_record_stays_what_it_was_after_the_next_ones() -> None:
         ({"argnames": "[ad]"}, ["a", "d"]),
         ({"argnames": "*"}, ["a", "b", "c", "d"]),
         ({"tags": "slow"}, ["c"]),
-        ({"tags": ["other"]}, []),
         ({"argnames": "c", "prefix": "p/"}, ["p/c"]),
         ({"prefix": "p/"}, ["p/a", "p/b", "p/c"]),
     ],
@@ -829,3 +829,32 @@ def test_an_error_of_the_function_is_the_users_own() -> None:
 
     with pytest.raises(KeyError, match="mine"):
         run(function, 1.0)
+
+
+# What is said of logs that do not come.
+
+
+def test_names_and_tags_that_no_log_has_are_a_warning() -> None:
+    def f(x: Any) -> Any:
+        logax.log({"x": x}, tags="often")
+        return x
+
+    with pytest.warns(UserWarning, match=r"`argnames` has 'y', which matches no log.*`x`"):
+        logax.tap(f, argnames=["x", "y"])(1.0)
+    with pytest.warns(UserWarning, match=r"`tags` has 'seldom', which no log has.*`often`"):
+        logax.tap(f, tags="seldom")(1.0)
+    logax.flush()
+
+
+def test_a_log_that_a_primitive_hides_is_a_warning() -> None:
+    def f(x: Any) -> Any:
+        def product(y: Any) -> Any:
+            logax.log({"y": y})
+            return 2 * y
+
+        operator = lineax.FunctionLinearOperator(product, jax.typeof(x))
+        return lineax.linear_solve(operator, x, lineax.GMRES(1e-5, 1e-5)).value
+
+    with pytest.warns(UserWarning, match=r"`y`, logged at .*test_tap\.py:\d+, is lost"):
+        logax.tap(f)(jnp.ones(2))
+    logax.flush()

@@ -84,6 +84,14 @@ def as_schedule(every: Any, what: str = "`every`") -> Schedule:
     return EveryNStep(operator.index(every))
 
 
+def at_least_one(what: str, name: str, value: Any) -> int:
+    """The number that an option asks for, or an error."""
+    number = whole(value, 1)
+    if number is None:
+        raise ValueError(f"`{what}` takes `{name}` of 1 or more, and got {value!r}.")
+    return number
+
+
 def whole(value: Any, least: int) -> int | None:
     """`value` as an int if it is a whole number of at least `least`, else None."""
     if isinstance(value, bool):

@@ -95,7 +95,8 @@ def _emit_lowered(context: Any, *args: Any, arrival: Arrival, in_place: bool) ->
 
 
 def _emit_now(*args: Any, arrival: Arrival) -> list[Any]:
-    arrival.arrive(None, *args[1:])
+    # Outside of programs the arrays are the user's, who may give them away next.
+    arrival.arrive(None, *map(np.asarray, args[1:]))
     return []
 
 

@@ -20,6 +20,7 @@ from logax._harvest import census as counting
 from logax._harvest.call import Fixed, Harvested, Harvester, Traced
 from logax._harvest.census import Census, Tally
 from logax._harvest.choice import Choice, Names
+from logax._harvest.findings import Findings
 from logax._harvest.groups import Group, grouped
 from logax._harvest.shards import not_on_shards
 from logax._harvest.storage import (
@@ -29,16 +30,17 @@ from logax._harvest.storage import (
     Single,
     Store,
     compacted,
+    cut_off,
     finished,
     started,
     value_of,
 )
 from logax._harvest.walker import Frame, Harvest, walk
-from logax._log import as_names, bind_again, warn_user
+from logax._log import as_names, bind_again
 from logax._logdict import logdict, matches
 from logax._reduce import Record, RecordReducer
 from logax._reducers import as_reducer, is_arithmetic
-from logax._schedule import whole
+from logax._schedule import at_least_one
 
 
 def spool(
@@ -83,7 +85,7 @@ def spool(
     options = Options(
         Choice(as_names("argnames", argnames), as_names("tags", tags), prefix),
         bool(keep_logs),
-        _at_least_one("interval", interval),
+        at_least_one("spool", "interval", 1 if interval is None else interval),
         _frozen_reduce(reduce),
         _frozen_capacity(capacity),
     )
@@ -104,7 +106,7 @@ class Options:
 def _spooled(traced: Traced, options: Options) -> tuple[list[Array], logdict]:
     harvest = Spool(options, traced.listening)
     census = harvest.census(traced.jaxpr)
-    harvest.warn_of_losses(traced)
+    harvest.warn(traced)
     groups = harvest.plan(census)
     tallies = {name: group.whole for name, group in groups.items()}
     states = {n: started(store, tallies[n].shards) for n, store in harvest.stores.items()}
@@ -129,17 +131,13 @@ class Spool(Harvest):
         self.options, self._outer = options, outer
         self._groups: dict[str, Group] = {}
         self._group_of: dict[str, str] = {}
-        self._found: set[tuple[str, str]] = set()
-        self._logged: set[tuple[str, str]] = set()
-        self._tags: set[str] = set()
+        self._found = Findings()
 
     def census_of_log(self, equation: Equation) -> Census:
         """The chosen part of the log."""
         spec = equation.params["spec"]
         chosen, _ = self.options.choice.split(spec, [atom.aval for atom in equation.invars])
-        self._logged |= {(leaf.name, entry.key) for entry in spec.entries for leaf in entry.leaves}
-        self._found |= {(entry.key, spec.site) for entry in spec.entries}
-        self._tags |= set(spec.tags)
+        self._found.add(spec)
         return counting.of_log(chosen.entries, chosen.spec, chosen.flat())
 
     def plan(self, census: Census) -> dict[str, Group]:
@@ -172,53 +170,24 @@ class Spool(Harvest):
         """Collect the chosen part; bind the rest, or all of it, for an outer harvest."""
         spec = equation.params["spec"]
         chosen, rest = self.options.choice.split(spec, args, frame.takes)
-        steps = {n: _cut_off(x) for n, x in zip(spec.steps, chosen.steps, strict=True)}
+        steps = {n: cut_off(x) for n, x in zip(spec.steps, chosen.steps, strict=True)}
         operands = {e.key: own for e, own in zip(chosen.entries, chosen.operands, strict=True)}
         for name in dict.fromkeys(self._group_of[key] for key in operands):
-            leaves = tuple(map(_cut_off, self._groups[name].gathered(operands)))
+            leaves = tuple(map(cut_off, self._groups[name].gathered(operands)))
             frame.record(name, Single(leaves, steps, None if leaves else jnp.ones((), bool)))
         if self._outer and self.options.keep_logs:
             bind_again(args, spec)
         elif self._outer and rest.entries:
             bind_again(rest.flat(), rest.as_spec())
 
-    def warn_of_losses(self, traced: Traced) -> None:
+    def warn(self, traced: Traced) -> None:
         """Say which names match nothing, and which logs are where no harvest can see them."""
         options = self.options
-        patterns = [("argnames", pattern) for pattern in options.choice.argnames or ()]
-        patterns += [("reduce", pattern) for pattern, _ in options.reduce if pattern != "*"]
-        patterns += [("capacity", pattern) for pattern, _ in options.capacity if pattern != "*"]
-        names = _enumerated({name for both in self._logged for name in both})
-        for option, pattern in patterns:
-            if not any(matches(name, [pattern]) for both in self._logged for name in both):
-                warn_user(
-                    f"`{option}` has {pattern!r}, which matches no log. The names there are: "
-                    f"{names}."
-                )
-        for tag in options.choice.tags or ():
-            if tag not in self._tags:
-                warn_user(
-                    f"`tags` has {tag!r}, which no log has. The tags there are: "
-                    f"{_enumerated(self._tags)}."
-                )
-        for key, site in sorted(traced.ledger - self._found):
-            warn_user(
-                f"`{key}`, logged at {site}, is lost: it was traced, but it is in no part of the "
-                "program that a harvest can see. A primitive that hides its function, such as "
-                "`lax.custom_root` or a linear solver of lineax, keeps it to itself, or a "
-                "derivative rule runs in its place. Log outside of it."
-            )
-
-
-def _enumerated(names: set[str]) -> str:
-    shown = [f"`{name}`" for name in sorted(names)]
-    return ", ".join(shown[:30]) + (" and more" if len(shown) > 30 else "") or "none"
-
-
-def _cut_off(x: Array) -> Array:
-    """The value without its derivative."""
-    x = jnp.asarray(x)
-    return jax.lax.stop_gradient(x) if jnp.issubdtype(x.dtype, jnp.inexact) else x
+        self._found.warn_of_names("argnames", options.choice.argnames or ())
+        self._found.warn_of_names("reduce", [name for name, _ in options.reduce if name != "*"])
+        self._found.warn_of_names("capacity", [name for name, _ in options.capacity if name != "*"])
+        self._found.warn_of_tags(options.choice.tags or ())
+        self._found.warn_of_losses(traced.ledger)
 
 
 def _place(tally: Tally, options: Options) -> tuple[Any, ...]:
@@ -308,15 +277,6 @@ def _first_match(options: Sequence[tuple[str, Any]], key: str) -> Any:
     return next((value for pattern, value in options if matches(key, [pattern])), None)
 
 
-def _at_least_one(name: str, number: Any) -> int:
-    if number is None:
-        return 1
-    checked = whole(number, 1)
-    if checked is None:
-        raise ValueError(f"`spool` takes `{name}` of 1 or more, and got {number!r}.")
-    return checked
-
-
 def _frozen_reduce(reduce: Any) -> tuple[tuple[str, Fixed], ...]:
     if reduce is None:
         return ()
@@ -330,7 +290,7 @@ def _frozen_capacity(capacity: Any) -> tuple[tuple[str, int], ...]:
     if capacity is None:
         return ()
     each = capacity if isinstance(capacity, Mapping) else {"*": capacity}
-    return tuple((key, _at_least_one("capacity", number)) for key, number in each.items())
+    return tuple((key, at_least_one("spool", "capacity", number)) for key, number in each.items())
 
 
 _HARVESTER = Harvester("spool", _spooled)

@@ -307,6 +307,12 @@ def _rows_like(
     return tuple(map(make, tally.leaves)), {name: make(like) for name, like in tally.steps.items()}
 
 
+def cut_off(x: Array) -> Array:
+    """The value without its derivative."""
+    x = jnp.asarray(x)
+    return jax.lax.stop_gradient(x) if jnp.issubdtype(x.dtype, jnp.inexact) else x
+
+
 def value_of(tally: Tally, leaves: Sequence[Any]) -> Tree:
     """The logged pytree with these leaves; those that were not chosen are None."""
     entry = tally.entry

@@ -31,10 +31,11 @@ from logax._harvest.call import Harvested, Harvester, Traced
 from logax._harvest.census import Census, Tally
 from logax._harvest.choice import Choice, Names, Part
 from logax._harvest.control import any_lane_p
-from logax._harvest.storage import Block, Single
+from logax._harvest.findings import Findings
+from logax._harvest.storage import Block, Single, cut_off
 from logax._harvest.walker import Frame, Harvest, walk
 from logax._log import Entry, LogSpec, as_names, bind_again
-from logax._schedule import whole as whole_number
+from logax._schedule import at_least_one
 
 PLACE = "@place"
 
@@ -91,8 +92,8 @@ def tap(
     options = Options(
         Choice(as_names("argnames", argnames), as_names("tags", tags), prefix),
         bool(keep_logs),
-        _at_least_one("interval", 1 if interval is None else interval),
-        _at_least_one("buffer", buffer),
+        at_least_one("tap", "interval", 1 if interval is None else interval),
+        at_least_one("tap", "buffer", buffer),
     )
     route = Route(print if callback is None else callback, lanes, on_error)
     return Harvested(fun, _HARVESTER, options, static_argnums, static_argnames, Ticket(route))
@@ -142,6 +143,7 @@ class Given(NamedTuple):
 def _tapped(traced: Traced, options: Options) -> tuple[list[Array], None]:
     harvest = Tap(options, traced.listening)
     census = harvest.planned(traced.jaxpr)
+    harvest.warn(traced)
     if not census:
         traced.notes.add("silent")
     lanes = lanes_of([*traced.args, *_compat.parts(traced.jaxpr)[1]])
@@ -164,6 +166,7 @@ class Tap(Harvest):
     def __init__(self, options: Options, outer: bool) -> None:
         super().__init__()
         self.options, self._outer = options, outer
+        self._found = Findings()
         self._names: dict[Any, str] = {}
         self._specs: dict[str, LogSpec] = {}
         self._sites: dict[str, Site] = {}
@@ -178,6 +181,7 @@ class Tap(Harvest):
     def census_of_log(self, equation: Equation) -> Census:
         """The chosen part of the log, as one record."""
         spec = equation.params["spec"]
+        self._found.add(spec)
         chosen, _ = self.options.choice.split(spec, [atom.aval for atom in equation.invars])
         census: Census = {}
         for name, part in self._parts(chosen):
@@ -198,6 +202,12 @@ class Tap(Harvest):
         for part in chosen.apart() if self._apart else [chosen] if chosen.entries else []:
             site = (part.as_spec(), *((x.shape, x.dtype) for x in part.flat()))
             yield self._names.setdefault(site, f"{len(self._names)}: {part.as_spec()}"), part
+
+    def warn(self, traced: Traced) -> None:
+        """Say which names match nothing, and which logs are where no harvest can see them."""
+        self._found.warn_of_names("argnames", self.options.choice.argnames or ())
+        self._found.warn_of_tags(self.options.choice.tags or ())
+        self._found.warn_of_losses(traced.ledger)
 
     def _check_size(self, spec: LogSpec, tally: Tally) -> None:
         size = sum(math.prod(like.shape) * like.dtype.itemsize for like in tally.leaves)
@@ -465,8 +475,8 @@ class Tap(Harvest):
             valid = due if valid is None else due & valid
         place = frame.states[f"place{path}"]
         frame.states[f"place{path}"] = place + _number(valid)
-        arrays = [_cut_off(x) for own in part.operands for x in own]
-        steps = dict(zip(part.spec.steps, map(_cut_off, part.steps), strict=True))
+        arrays = [cut_off(x) for own in part.operands for x in own]
+        steps = dict(zip(part.spec.steps, map(cut_off, part.steps), strict=True))
         frame.record(name, Single(tuple(arrays), {**steps, PLACE: place}, valid))
 
     def on_shard(self, given: Given, index: Array, number: int) -> Given:
@@ -509,18 +519,6 @@ def _waiting(buffer: Tree) -> Array:
 
 def _number(valid: Array | None) -> Any:
     return 1 if valid is None else valid.astype(jnp.int32)
-
-
-def _cut_off(x: Array) -> Array:
-    x = jnp.asarray(x)
-    return jax.lax.stop_gradient(x) if jnp.issubdtype(x.dtype, jnp.inexact) else x
-
-
-def _at_least_one(name: str, number: Any) -> int:
-    checked = whole_number(number, 1)
-    if checked is None:
-        raise ValueError(f"`tap` takes `{name}` of 1 or more, and got {number!r}.")
-    return checked
 
 
 def _one_of(name: str, value: Any, choices: tuple[str, ...]) -> None:
