@@ -209,7 +209,8 @@ def test_calls_that_end_early_or_say_nothing_leave_nothing_behind() -> None:
     with pytest.raises(KeyError, match="mine"):
         logax.tap(failing, into(got))(1.0)
     assert logax.tap(lambda x: x + 1, into(got))(1.0) == 2.0
-    assert logax.tap(once, into(got), argnames="other")(1.0) == 2.0
+    with pytest.warns(UserWarning, match="'other', which matches no log"):
+        assert logax.tap(once, into(got), argnames="other")(1.0) == 2.0
     never = lambda n: lax.fori_loop(0, n, lambda i, c: once(c), 1.0)  # noqa: E731
     assert logax.tap(never, into(got), buffer=4)(0) == 1.0
     assert jax.vmap(logax.tap(never, into(got)))(jnp.zeros(3, int)).tolist() == [1.0] * 3
