@@ -214,10 +214,11 @@ class Frame:
 
     def record(self, key: str, records: Block | Single) -> None:
         """Take in some records of a group."""
+        self.record_all({key: records})
+
+    def _keep(self, key: str, records: Block | Single) -> None:
         if key not in self.states:
             self.blocks.setdefault(key, []).append(records)
-            if self.emits:
-                self.harvest.took(self)
             return
         block = records.block()
         if block.rows() == 0:
@@ -230,9 +231,11 @@ class Frame:
         self.states[key] = self.harvest.stores[key].append(self.states[key], block)
 
     def record_all(self, blocks: Collected) -> None:
-        """Take in what a part of the program returned."""
+        """Take in what a part of the program returned, all of it before any of it leaves."""
         for key, block in blocks.items():
-            self.record(key, block)
+            self._keep(key, block)
+        if self.emits:
+            self.harvest.took(self)
 
     def collected(self) -> Collected:
         """The blocks so far, one for each group."""
