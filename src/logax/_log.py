@@ -127,6 +127,13 @@ class Entry:
     structure: Any
     leaves: tuple[Leaf, ...]
 
+    def value(self, leaves: Sequence[Any]) -> Tree:
+        """The logged pytree with these leaves; those that are not logged are None."""
+        filled: list[Any] = [None] * self.structure.num_leaves
+        for leaf, x in zip(self.leaves, leaves, strict=True):
+            filled[leaf.position] = x
+        return jax.tree.unflatten(self.structure, filled)
+
 
 @dataclasses.dataclass(frozen=True)
 class LogSpec:

@@ -71,11 +71,11 @@ def _emit_abstract(*_: Any, **__: Any) -> tuple[list[Any], Any]:
 
 def _emit_batch(args: Any, dims: Any, *, arrival: Arrival) -> tuple[list[Any], list[Any]]:
     size = next(x.shape[d] for x, d in zip(args, dims, strict=True) if d is not None)
-    first = [x if d is None else jnp.moveaxis(x, d, 0) for x, d in zip(args, dims, strict=True)]
     token, call = (  # there is one call, whatever its lanes
         x if d is None else _any_of(x, d) for x, d in zip(args[:2], dims[:2], strict=True)
     )
-    operands = first[2:]
+    others = zip(args[2:], dims[2:], strict=True)
+    operands = [x if d is None else jnp.moveaxis(x, d, 0) for x, d in others]
     flags = [(False, *arrival.batched[0])]
     pairs = zip(dims[2:], arrival.batched[1:], strict=True)
     flags += [(d is not None, *over) for d, over in pairs]

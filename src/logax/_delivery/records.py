@@ -76,11 +76,9 @@ def made(site: Site, arrays: Sequence[Any], lane: tuple[int, ...], shard: int | 
 def _values(site: Site, arrays: Sequence[Any]) -> Iterator[tuple[str, Any]]:
     at = 0
     for entry in site.spec.entries:
-        filled: list[Any] = [None] * entry.structure.num_leaves
-        for leaf, x in zip(entry.leaves, arrays[at : at + len(entry.leaves)], strict=True):
-            filled[leaf.position] = _value(leaf, x)
+        own = arrays[at : at + len(entry.leaves)]
         at += len(entry.leaves)
-        yield entry.key, jax.tree.unflatten(entry.structure, filled)
+        yield entry.key, entry.value(list(map(_value, entry.leaves, own)))
 
 
 def _value(leaf: Any, x: Any) -> Any:

@@ -19,7 +19,7 @@ from logax._compat import Array, Equation, Tree
 from logax._harvest import census as counting
 from logax._harvest.call import Fixed, Harvested, Harvester, Traced
 from logax._harvest.census import Census, Tally
-from logax._harvest.choice import Choice, Names
+from logax._harvest.choice import Choice, Names, leave
 from logax._harvest.findings import Findings
 from logax._harvest.groups import Group, grouped
 from logax._harvest.shards import not_on_shards
@@ -36,7 +36,7 @@ from logax._harvest.storage import (
     value_of,
 )
 from logax._harvest.walker import Frame, Harvest, walk
-from logax._log import as_names, bind_again
+from logax._log import as_names
 from logax._logdict import logdict, matches
 from logax._reduce import Record, RecordReducer
 from logax._reducers import as_reducer, is_arithmetic
@@ -175,10 +175,8 @@ class Spool(Harvest):
         for name in dict.fromkeys(self._group_of[key] for key in operands):
             leaves = tuple(map(cut_off, self._groups[name].gathered(operands)))
             frame.record(name, Single(leaves, steps, None if leaves else jnp.ones((), bool)))
-        if self._outer and self.options.keep_logs:
-            bind_again(args, spec)
-        elif self._outer and rest.entries:
-            bind_again(rest.flat(), rest.as_spec())
+        if self._outer:
+            leave(args, spec, rest, self.options.keep_logs)
 
     def warn(self, traced: Traced) -> None:
         """Say which names match nothing, and which logs are where no harvest can see them."""

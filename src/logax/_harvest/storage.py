@@ -315,11 +315,7 @@ def cut_off(x: Array) -> Array:
 
 def value_of(tally: Tally, leaves: Sequence[Any]) -> Tree:
     """The logged pytree with these leaves; those that were not chosen are None."""
-    entry = tally.entry
-    filled: list[Any] = [None] * entry.structure.num_leaves
-    for leaf, x in zip(entry.leaves, leaves, strict=True):
-        filled[leaf.position] = x
-    return jax.tree.unflatten(entry.structure, filled)
+    return tally.entry.value(leaves)
 
 
 def _check_same_types(old: Tree, new: Tree, reducer: Any) -> None:

@@ -29,7 +29,7 @@ from logax._delivery.worker import troubles, worker
 from logax._harvest import census as counting
 from logax._harvest.call import Harvested, Harvester, Traced
 from logax._harvest.census import Census, Tally
-from logax._harvest.choice import Choice, Names, Part
+from logax._harvest.choice import Choice, Names, Part, leave
 from logax._harvest.control import any_lane_p
 from logax._harvest.findings import Findings
 from logax._harvest.storage import Block, Single, cut_off
@@ -460,10 +460,8 @@ class Tap(Harvest):
                 self._record(frame, name, part)
             elif self._outer and not self.options.keep_logs:
                 bind_again(part.flat(), part.as_spec())
-        if self._outer and self.options.keep_logs:
-            bind_again(args, spec)
-        elif self._outer and rest.entries:
-            bind_again(rest.flat(), rest.as_spec())
+        if self._outer:
+            leave(args, spec, rest, self.options.keep_logs)
 
     def _record(self, frame: Frame, name: str, part: Part) -> None:
         valid, path = frame.valid, frame.shards
