@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from logax._harvest.choice import Choice
 from logax._log import LogSpec, warn_user
 from logax._logdict import matches
 
@@ -22,6 +23,12 @@ class Findings:
         self._sites |= {(entry.key, spec.site) for entry in spec.entries}
         self._tags |= set(spec.tags)
 
+    def warn(self, choice: Choice, ledger: Iterable[tuple[str, str]]) -> None:
+        """Say what was asked for and is not there, and what is there and out of sight."""
+        self.warn_of_names("argnames", choice.argnames or ())
+        self._warn_of_tags(choice.tags or ())
+        self._warn_of_losses(ledger)
+
     def warn_of_names(self, option: str, patterns: Iterable[str]) -> None:
         """Say which patterns match no log."""
         for pattern in patterns:
@@ -32,7 +39,7 @@ class Findings:
                     f"{names}."
                 )
 
-    def warn_of_tags(self, tags: Iterable[str]) -> None:
+    def _warn_of_tags(self, tags: Iterable[str]) -> None:
         """Say which tags no log has."""
         for tag in tags:
             if tag not in self._tags:
@@ -41,7 +48,7 @@ class Findings:
                     f"{_enumerated(self._tags)}."
                 )
 
-    def warn_of_losses(self, ledger: Iterable[tuple[str, str]]) -> None:
+    def _warn_of_losses(self, ledger: Iterable[tuple[str, str]]) -> None:
         """Say which of the logs that were bound while tracing were not found afterwards."""
         for key, site in sorted(set(ledger) - self._sites):
             warn_user(

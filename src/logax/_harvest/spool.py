@@ -181,11 +181,9 @@ class Spool(Harvest):
     def warn(self, traced: Traced) -> None:
         """Say which names match nothing, and which logs are where no harvest can see them."""
         options = self.options
-        self._found.warn_of_names("argnames", options.choice.argnames or ())
         self._found.warn_of_names("reduce", [name for name, _ in options.reduce if name != "*"])
         self._found.warn_of_names("capacity", [name for name, _ in options.capacity if name != "*"])
-        self._found.warn_of_tags(options.choice.tags or ())
-        self._found.warn_of_losses(traced.ledger)
+        self._found.warn(options.choice, traced.ledger)
 
 
 def _place(tally: Tally, options: Options) -> tuple[Any, ...]:

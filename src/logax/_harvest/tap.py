@@ -143,7 +143,7 @@ class Given(NamedTuple):
 def _tapped(traced: Traced, options: Options) -> tuple[list[Array], None]:
     harvest = Tap(options, traced.listening)
     census = harvest.planned(traced.jaxpr)
-    harvest.warn(traced)
+    harvest.found.warn(options.choice, traced.ledger)
     if not census:
         traced.notes.add("silent")
     lanes = lanes_of([*traced.args, *_compat.parts(traced.jaxpr)[1]])
@@ -166,7 +166,7 @@ class Tap(Harvest):
     def __init__(self, options: Options, outer: bool) -> None:
         super().__init__()
         self.options, self._outer = options, outer
-        self._found = Findings()
+        self.found = Findings()
         self._names: dict[Any, str] = {}
         self._specs: dict[str, LogSpec] = {}
         self._sites: dict[str, Site] = {}
@@ -181,7 +181,7 @@ class Tap(Harvest):
     def census_of_log(self, equation: Equation) -> Census:
         """The chosen part of the log, as one record."""
         spec = equation.params["spec"]
-        self._found.add(spec)
+        self.found.add(spec)
         chosen, _ = self.options.choice.split(spec, [atom.aval for atom in equation.invars])
         census: Census = {}
         for name, part in self._parts(chosen):
@@ -202,12 +202,6 @@ class Tap(Harvest):
         for part in chosen.apart() if self._apart else [chosen] if chosen.entries else []:
             site = (part.as_spec(), *((x.shape, x.dtype) for x in part.flat()))
             yield self._names.setdefault(site, f"{len(self._names)}: {part.as_spec()}"), part
-
-    def warn(self, traced: Traced) -> None:
-        """Say which names match nothing, and which logs are where no harvest can see them."""
-        self._found.warn_of_names("argnames", self.options.choice.argnames or ())
-        self._found.warn_of_tags(self.options.choice.tags or ())
-        self._found.warn_of_losses(traced.ledger)
 
     def _check_size(self, spec: LogSpec, tally: Tally) -> None:
         size = sum(math.prod(like.shape) * like.dtype.itemsize for like in tally.leaves)
