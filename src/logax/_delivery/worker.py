@@ -43,8 +43,7 @@ class Worker:
             collections.deque()
         )
         self._bytes = 0
-        self._busy = False
-        self._idle = True
+        self._idle = True  # the thread has nothing to do
         self._hurry = 0
         self.done = 0
         self._extra = 0
@@ -97,7 +96,7 @@ class Worker:
 
     def drain(self, deadline: float | None) -> bool:
         """Wait until all jobs are done, and say whether they are."""
-        return self.wait_until(lambda: not self._jobs and not self._busy, deadline)
+        return self.wait_until(lambda: not self._jobs and self._idle, deadline)
 
     def wait_until(self, holds: Callable[[], bool], deadline: float | None) -> bool:
         """Wait until jobs have made something hold, and say whether it does."""
@@ -128,11 +127,10 @@ class Worker:
         while True:
             with self._changed:
                 if not self._jobs:
-                    self._busy = False
+                    self._idle = True
                     self._changed.notify_all()
                     if sys.getswitchinterval() == _TURN:  # else somebody else has set it
                         sys.setswitchinterval(usual)
-                    self._idle = True
                     self._changed.wait_for(lambda: bool(self._jobs))
                     self._idle = False
                     # Whoever puts in one thing puts in more: let them, and then do all at once.
@@ -140,7 +138,6 @@ class Worker:
                     usual = sys.getswitchinterval()
                     sys.setswitchinterval(min(usual, _TURN))
                 size, job, arguments = self._jobs.popleft()
-                self._busy = True
             try:
                 job(*arguments)
             except BaseException as error:  # noqa: BLE001 - the thread must live on

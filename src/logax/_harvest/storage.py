@@ -115,21 +115,21 @@ class Ring:
     def append(self, state: Tree, block: Block) -> Tree:
         rows, seen = state
         new = conformed(block, self._tally).block()[:2]
-        number = block.rows()
-        if number == 1:
+        if block.rows() == 1:
             return self._append_one(rows, seen, new, block.valid)
-        if block.valid is None:
-            index, total = seen + jnp.arange(number, dtype=jnp.int32), seen + number
-        else:
-            before = jnp.cumsum(block.valid, dtype=jnp.int32)
-            index, total = seen + before - 1, seen + before[-1]
-        kept = index // self._interval
-        write = index % self._interval == 0
-        if block.valid is not None:
-            write &= block.valid
-        if number > self.rows:  # what the same block would overwrite is not written at all
-            write &= kept >= -(-total // self._interval) - self.rows
-        slot = jnp.where(write, kept % self.rows, self.rows)
+        slot, total = numbered(block, seen)
+        write = block.valid
+        if self._interval > 1:
+            due = slot % self._interval == 0
+            write = due if write is None else write & due
+            slot = slot // self._interval
+        if block.rows() > self.rows:  # what the same block would overwrite is not written at all
+            stays = slot >= -(-total // self._interval) - self.rows
+            write = stays if write is None else write & stays
+        if self._overflows():
+            slot = slot % self.rows
+        if write is not None:
+            slot = jnp.where(write, slot, self.rows)
         return jax.tree.map(lambda r, x: r.at[slot].set(x), rows, new), total
 
     def _append_one(self, rows: Tree, seen: Array, new: Tree, valid: Array | None) -> Tree:
@@ -154,9 +154,17 @@ class Ring:
         most = self._tally.most
         return most is None or -(-most // self._interval) > self.rows
 
+    def seen(self, state: Tree) -> Array:
+        """How many records there were."""
+        return state[1]
+
+    def kept(self, state: Tree) -> Block:
+        """The rows as they lie; in order if there were no more records than rows."""
+        return Block(*jax.tree.map(lambda r: r[: self.rows], state[0]))
+
     def finish(self, state: Tree) -> Column:
-        tally, (rows, seen) = self._tally, state
-        leaves, steps = jax.tree.map(lambda r: r[: self.rows], rows)
+        tally, seen = self._tally, self.seen(state)
+        leaves, steps, _ = self.kept(state)
         count = seen if self._interval == 1 else -(-seen // self._interval)
         if self._overflows():
             oldest = jnp.where(count > self.rows, count % max(self.rows, 1), 0)
@@ -270,6 +278,17 @@ def real_rows(block: Block) -> Array:
     return jnp.ones(block.rows(), bool) if block.valid is None else block.valid
 
 
+def numbered(block: Block, first: Any) -> tuple[Array, Array]:
+    """The number of each record, counted from `first`, and the number of the next one.
+
+    Rows that are not real do not count: they have the number of the one before.
+    """
+    if block.valid is None:
+        return first + jnp.arange(block.rows(), dtype=jnp.int32), first + block.rows()
+    real = jnp.cumsum(block.valid, dtype=jnp.int32)
+    return first + real - 1, first + (real[-1] if block.rows() else 0)
+
+
 def padded(block: Block, rows: int) -> Block:
     """The block with room for `rows` records, and a mask."""
 
@@ -290,14 +309,13 @@ def compacted(block: Block, tally: Tally) -> Column:
     """The real records first, in order, then zeros; and how many are real."""
     if block.valid is None:
         return Column(value_of(tally, block.leaves), block.steps, None)
-    before = jnp.cumsum(block.valid, dtype=jnp.int32)
-    slot = jnp.where(block.valid, before - 1, block.rows())
+    number, count = numbered(block, jnp.zeros((), jnp.int32))
+    slot = jnp.where(block.valid, number, block.rows())
 
     def compact(x: Array) -> Array:
         return jnp.zeros_like(x).at[slot].set(x, mode="drop")
 
     leaves, steps = jax.tree.map(compact, (block.leaves, block.steps))
-    count = before[-1] if block.rows() else jnp.zeros((), jnp.int32)
     return Column(value_of(tally, leaves), steps, count)
 
 

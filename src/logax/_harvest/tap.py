@@ -27,6 +27,7 @@ from logax._delivery.records import record
 from logax._delivery.routes import Route
 from logax._delivery.worker import troubles, worker
 from logax._harvest import census as counting
+from logax._harvest.buffer import Buffer, number_of_real
 from logax._harvest.call import Harvested, Harvester, Traced
 from logax._harvest.census import Census, Tally
 from logax._harvest.choice import Choice, Names, Part, leave
@@ -174,7 +175,7 @@ class Tap(Harvest):
         self._paths: dict[tuple[int, ...], dict[str, Tally]] = {}
         self._counters: dict[str, str] = {}
         self._apart = False
-        self._buffered = False
+        self._buffers: dict[tuple[int, ...], Buffer] = {}
 
     # What there is.
 
@@ -247,7 +248,8 @@ class Tap(Harvest):
         )
         bound = _bound(census)
         size = self.options.buffer
-        self._buffered = size > 1 and not exact and (bound is None or bound > size)
+        if size > 1 and not exact and (bound is None or bound > size):
+            self._buffers = {path: Buffer(size, own) for path, own in self._paths.items()}
         totals = _totals(self._specs, census)
         self._sites = {n: Site(spec, totals.get(n)) for n, spec in self._specs.items()}
 
@@ -261,20 +263,9 @@ class Tap(Harvest):
             states[f"place{path}"] = zero
             if self.options.interval > 1:
                 states |= {f"seen{path}{self._counters[name]}": zero for name in tallies}
-            if self._buffered:
-                states[f"buffer{path}"] = {
-                    name: self._empty(tally, path) for name, tally in tallies.items()
-                }
+            if path in self._buffers:
+                states[f"buffer{path}"] = self._buffers[path].start(path)
         return states
-
-    def _empty(self, tally: Tally, path: tuple[int, ...]) -> Tree:
-        one = tally.on_no_shards()
-
-        def room(like: jax.ShapeDtypeStruct) -> Array:
-            return jnp.zeros((*path, self.options.buffer + 1, *like.shape), like.dtype)
-
-        rows = Block(tuple(map(room, one.leaves)), {n: room(x) for n, x in one.steps.items()})
-        return rows, jnp.zeros(path, jnp.int32)
 
     def threaded(self, frame: Frame, census: Census, emits: bool) -> dict[str, Tree]:
         """The counts, and where a part emits, what waits; records before it go first."""
@@ -314,12 +305,12 @@ class Tap(Harvest):
     def waits(self, census: Census) -> bool:
         """Where the buffer has room for an iteration."""
         bound = _bound(census)
-        return self._buffered and bound is not None and 0 < bound <= self.options.buffer
+        return bool(self._buffers) and bound is not None and 0 < bound <= self.options.buffer
 
     def lacks_room(self, frame: Frame, states: dict[str, Tree], census: Census) -> Array:
         """Whether the records of one iteration might not fit."""
-        waiting = _waiting(states[f"buffer{frame.shards}"])
-        return waiting + (_bound(census) or 0) > self.options.buffer
+        buffer = self._buffers[frame.shards]
+        return buffer.lacks_room(states[f"buffer{frame.shards}"], _bound(census))
 
     def took(self, frame: Frame) -> None:
         """Let go of what is enough for an emission."""
@@ -335,25 +326,21 @@ class Tap(Harvest):
         if not blocks:
             return
         # What leaves together must be without gaps in the order of the program.
-        if not self._buffered or f"buffer{frame.shards}" not in frame.states:
+        key = f"buffer{frame.shards}"
+        if key not in frame.states:
             self._emit(frame, self._all_rows(blocks))
         elif sum(block.rows() for block in blocks.values()) > self.options.buffer:
             self.empty_buffer(frame)
             self._emit(frame, self._all_rows(blocks))
         else:
             if not has_room:
-                self._make_room(frame, blocks)
-            for name, block in blocks.items():
-                self._put(frame, name, block)
+                self._make_room(frame, number_of_real(blocks))
+            frame.states[key] = self._buffers[frame.shards].add(frame.states[key], blocks)
 
-    def _make_room(self, frame: Frame, blocks: dict[str, Block]) -> None:
-        """Empty the buffer if these would not fit."""
+    def _make_room(self, frame: Frame, more: Any) -> None:
+        """Empty the buffer if so many more would not fit."""
         key = f"buffer{frame.shards}"
-        more = sum(
-            block.rows() if block.valid is None else jnp.sum(block.valid, dtype=jnp.int32)
-            for block in blocks.values()
-        )
-        full = _waiting(frame.states[key]) + more > self.options.buffer
+        full = self._buffers[frame.shards].lacks_room(frame.states[key], more)
         if frame.valid is not None:
             full &= frame.valid
 
@@ -366,44 +353,17 @@ class Tap(Harvest):
             any_lane_p.bind(full), emptied, lambda buffer: buffer, frame.states[key]
         )
 
-    def _put(self, frame: Frame, name: str, block: Block) -> None:
-        key, size = f"buffer{frame.shards}", self.options.buffer
-        rows, count = frame.states[key][name]
-        if block.valid is None:
-            slot = count + jnp.arange(block.rows(), dtype=jnp.int32)
-            more: Any = block.rows()
-        else:
-            before = jnp.cumsum(block.valid, dtype=jnp.int32)
-            slot, more = jnp.where(block.valid, count + before - 1, size), before[-1]
-        new = (block.leaves, block.steps)
-        if block.rows() == 1:
-            update = jax.lax.dynamic_update_slice_in_dim
-            written = jax.tree.map(lambda r, x: update(r, x, slot[0], 0), tuple(rows[:2]), new)
-        else:
-            written = jax.tree.map(lambda r, x: r.at[slot].set(x), tuple(rows[:2]), new)
-        frame.states[key] = {**frame.states[key], name: (Block(*written), count + more)}
-
     def empty_buffer(self, frame: Frame) -> None:
         """Emit what waits."""
-        key = f"buffer{frame.shards}"
-        if not self._buffered:
-            return
-        self._emit(frame, self._waiting_rows(frame))
-        buffer = frame.states[key]
-
-        def left(count: Array) -> Array:
-            zero = jnp.zeros_like(count)
-            return zero if frame.valid is None else jnp.where(frame.valid, zero, count)
-
-        frame.states[key] = {name: (rows, left(count)) for name, (rows, count) in buffer.items()}
+        buffer, key = self._buffers.get(frame.shards), f"buffer{frame.shards}"
+        if buffer is not None:
+            self._emit(frame, self._waiting_rows(frame))
+            frame.states[key] = buffer.emptied(frame.states[key], frame.valid)
 
     def _waiting_rows(self, frame: Frame) -> dict[str, Rows]:
-        result = {}
-        for name, (rows, count) in frame.states[f"buffer{frame.shards}"].items():
-            cut = jax.tree.map(lambda x: x[: self.options.buffer], rows)
-            real = count if frame.valid is None else jnp.where(frame.valid, count, 0)
-            result[name] = self._rows(name, cut)._replace(gate=real)
-        return result
+        state = frame.states[f"buffer{frame.shards}"]
+        content = self._buffers[frame.shards].content(state, frame.valid)
+        return {n: self._rows(n, each)._replace(gate=real) for n, (each, real) in content.items()}
 
     def _all_rows(self, records: Mapping[str, Block | Single]) -> dict[str, Rows]:
         return {name: self._rows(name, each.block()) for name, each in records.items()}
@@ -428,7 +388,7 @@ class Tap(Harvest):
     def end(self, frame: Frame) -> None:
         """Emit the rest, and say that it is the rest unless the host knows."""
         rows: dict[str, Rows] = {}
-        if self._buffered and () in self._paths:
+        if frame.shards in self._buffers:
             self.settle(frame)
             rows = self._waiting_rows(frame)
         else:
@@ -502,11 +462,6 @@ def _bound(census: Census) -> int | None:
     if any(tally.most is None for tally in census.values()):
         return None
     return sum(tally.most or 0 for tally in census.values())
-
-
-def _waiting(buffer: Tree) -> Array:
-    """How many records are in the buffer."""
-    return sum(count for _, count in buffer.values())
 
 
 def _number(valid: Array | None) -> Any:
