@@ -52,8 +52,8 @@ check: .envs/$$(DEFAULT)/ready ## style and types
 	.envs/$(DEFAULT)/bin/ruff format --check
 	.envs/$(DEFAULT)/bin/mypy
 
-bench: .envs/$$(DEFAULT)/ready ## ratios against the same programs written by hand
-	.envs/$(DEFAULT)/bin/python -m benchmarks $(ARGS)
+bench: .envs/bench/ready ## ratios against the same programs written by hand, and against peers
+	.envs/bench/bin/python -m benchmarks $(ARGS)
 
 docs: .envs/docs/ready ## the documentation, into site/
 	.envs/docs/bin/mkdocs build --strict --clean

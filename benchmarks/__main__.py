@@ -21,7 +21,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from benchmarks import building, calls, columns, stores, streams
+from benchmarks import building, calls, columns, iterations, peers, stores, streams
 from benchmarks.case import Case
 from benchmarks.timing import QUICK, Comparison, Effort
 
@@ -31,6 +31,8 @@ CASES: list[Case] = [
     *calls.CASES,
     *building.CASES,
     *streams.CASES,
+    *peers.CASES,
+    *iterations.CASES,
 ]
 
 
@@ -53,6 +55,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.list:
         print("\n".join(f"{case.group}: {case.name}" for case in chosen))
         return
+    for library in peers.missing():
+        print(f"{library} is not installed: no rows against it", file=sys.stderr)
     effort = QUICK if options.quick else Effort(total_seconds=options.seconds)
     rows = []
     for case in chosen:

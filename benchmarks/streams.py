@@ -24,7 +24,7 @@ from logax import flush, log, spool, tap
 STEPS = 1_000
 BUFFER = 64
 LANES = 1_024
-_ON_GPU = jax.default_backend() == "gpu"
+ON_GPU = jax.default_backend() == "gpu"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,11 +54,11 @@ class Stream:
         return jax.tree.leaves(self.function(self.x))[:1]
 
 
-def _ignore(record: Any) -> None:
+def ignore(record: Any) -> None:
     pass
 
 
-def _loop(say: Callable[[Any, Any], None], advance: Callable[[Any], Any] = step) -> Any:
+def loop(say: Callable[[Any, Any], None], advance: Callable[[Any], Any] = step) -> Any:
     """A scan that advances and says something of each step."""
 
     def function(x: Any) -> Any:
@@ -72,7 +72,7 @@ def _loop(say: Callable[[Any, Any], None], advance: Callable[[Any], Any] = step)
     return function
 
 
-def _log(scalars: int) -> Callable[[Any, Any], None]:
+def log_scalars(scalars: int) -> Callable[[Any, Any], None]:
     def say(carry: Any, i: Any) -> None:
         log({f"key{j}": carry + j for j in range(scalars)}, step=i)
 
@@ -86,8 +86,15 @@ def _call_back(scalars: int) -> Callable[[Any, Any], None]:
     return say
 
 
-def _quiet(carry: Any, i: Any) -> None:
+def quiet(carry: Any, i: Any) -> None:
     pass
+
+
+def plain_seconds(x: Any) -> float:
+    """How long the program takes that says nothing."""
+    plain = Stream(jax.jit(loop(quiet)), x)
+    plain.seconds(3)
+    return statistics.median(plain.seconds(1) for _ in range(11))
 
 
 def _price(scalars: int, buffer: int) -> Callable[[], tuple[Side, Side]]:
@@ -95,11 +102,9 @@ def _price(scalars: int, buffer: int) -> Callable[[], tuple[Side, Side]]:
 
     def make() -> tuple[Side, Side]:
         x = jnp.float32(1)
-        plain = Stream(jax.jit(_loop(_quiet)), x)
-        plain.seconds(3)
-        floor = statistics.median(plain.seconds(1) for _ in range(11))
-        by_jax = jax.jit(_loop(_call_back(scalars)))
-        ours = tap(_loop(_log(scalars)), _ignore, buffer=buffer)
+        floor = plain_seconds(x)
+        by_jax = jax.jit(loop(_call_back(scalars)))
+        ours = tap(loop(log_scalars(scalars)), ignore, buffer=buffer)
         return Stream(by_jax, x, -floor), Stream(ours, x, -floor)
 
     return make
@@ -122,7 +127,7 @@ def _large(buffer: int) -> Callable[[], tuple[Side, Side]]:
 
         x = jnp.ones(2**18)
         by_jax = jax.jit(function(_call_back(1)))
-        return Stream(by_jax, x), Stream(tap(function(_log(1)), _ignore, buffer=buffer), x)
+        return Stream(by_jax, x), Stream(tap(function(log_scalars(1)), ignore, buffer=buffer), x)
 
     return make
 
@@ -130,27 +135,27 @@ def _large(buffer: int) -> Callable[[], tuple[Side, Side]]:
 def _allowed(scalars: int) -> tuple[Side, Side]:
     """`spool` and three microseconds a record, against `tap`."""
     x = jnp.float32(1)
-    spooled = jax.jit(spool(_loop(_log(scalars))))
-    tapped = tap(_loop(_log(scalars)), _ignore, buffer=BUFFER)
+    spooled = jax.jit(spool(loop(log_scalars(scalars))))
+    tapped = tap(loop(log_scalars(scalars)), ignore, buffer=BUFFER)
     return Stream(spooled, x, 3e-6 * STEPS), Stream(tapped, x)
 
 
 def _dear_steps() -> tuple[Side, Side]:
     """Steps of some twenty microseconds or more."""
-    grid = jnp.linspace(-1, 1, 1 << 23 if _ON_GPU else 1 << 15)
+    grid = jnp.linspace(-1, 1, 1 << 23 if ON_GPU else 1 << 15)
 
     def advance(carry: Any) -> Any:
         return jnp.tanh(carry + grid).mean() + 0.5
 
     x = jnp.float32(1)
-    spooled = jax.jit(spool(_loop(_log(10), advance)))
-    tapped = tap(_loop(_log(10), advance), _ignore, buffer=BUFFER)
+    spooled = jax.jit(spool(loop(log_scalars(10), advance)))
+    tapped = tap(loop(log_scalars(10), advance), ignore, buffer=BUFFER)
     return Stream(spooled, x), Stream(tapped, x)
 
 
 def _lanes() -> tuple[Side, Side]:
     x = jnp.linspace(0, 1, LANES)
-    spooled = jax.jit(jax.vmap(spool(_loop(_log(1)))))
+    spooled = jax.jit(jax.vmap(spool(loop(log_scalars(1)))))
     return Stream(spooled, x), Stream(_batched(), x)
 
 
@@ -159,7 +164,7 @@ def _more_lanes() -> tuple[Side, Side]:
 
 
 def _batched() -> Any:
-    return jax.jit(jax.vmap(tap(_loop(_log(1)), _ignore, buffer=BUFFER, lanes="batch")))
+    return jax.jit(jax.vmap(tap(loop(log_scalars(1)), ignore, buffer=BUFFER, lanes="batch")))
 
 
 class _Unlike(Case):
@@ -173,7 +178,7 @@ _PRICE = "a record of tap(f) against jax.debug.callback"
 _SPOOL = "tap(f, buffer=64) against spool(f)"
 
 CASES = [
-    Case(_PRICE, "buffer=64, 10 scalars", 1 / 60 if _ON_GPU else 1 / 20, _price(10, BUFFER)),
+    Case(_PRICE, "buffer=64, 10 scalars", 1 / 60 if ON_GPU else 1 / 20, _price(10, BUFFER)),
     Case(_PRICE, "buffer=64, 1 scalar", None, _price(1, BUFFER)),
     Case(_PRICE, "buffer=1, 10 scalars", 1 / 5, _price(10, 1)),
     Case(_PRICE, "buffer=1, 1 scalar", 1 / 5, _price(1, 1)),
@@ -182,6 +187,6 @@ CASES = [
     Case(_SPOOL, "1 scalar, 3 µs a record more allowed", 1.0, lambda: _allowed(1)),
     Case(_SPOOL, "10 scalars, 3 µs a record more allowed", 1.0, lambda: _allowed(10)),
     Case(_SPOOL, "10 scalars, steps of 20 µs or more", 1.15, _dear_steps),
-    Case(_SPOOL, "vmap of 1,024 lanes", None if _ON_GPU else 1.3, _lanes),
-    _Unlike("tap(f), 1,024 lanes against 1", "buffer=64", 3.0 if _ON_GPU else None, _more_lanes),
+    Case(_SPOOL, "vmap of 1,024 lanes", None if ON_GPU else 1.3, _lanes),
+    _Unlike("tap(f), 1,024 lanes against 1", "buffer=64", 3.0 if ON_GPU else None, _more_lanes),
 ]

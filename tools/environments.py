@@ -4,7 +4,8 @@
     python3 tools/environments.py create NAME    # make .envs/NAME, from nothing
 
 An environment is called `jax-0.8.0-python-3.11` (the tests and checks, with that JAX on that
-Python), `demo` or `docs`. Everything in it has the version that a file in requirements/ says.
+Python), `demo`, `bench` or `docs`. Everything in it has the version that a file in requirements/
+says.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ def default() -> str:
 
 def create(name: str) -> None:
     """Make the environment anew."""
-    row = default() if name in ("demo", "docs") else name
+    row = name if name.startswith("jax-") else default()
     jax, python = row[len("jax-") :].split("-python-")
     if name == "docs":
         wanted = ["--group", "docs"]
         constraints = "requirements/constraints-docs.txt"
     else:
-        groups = ["demo"] if name == "demo" else ["test", "check"]
+        groups = ["test", "check"] if name == row else [name]
         wanted = ["--editable", ".", *(word for group in groups for word in ("--group", group))]
         constraints = f"requirements/constraints-jax-{jax}.txt"
     interpreter = interpreters.find(python)

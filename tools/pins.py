@@ -14,6 +14,7 @@ from installer import uv
 
 ROWS = {"0.8.0": "3.11", "0.10.2": "3.11", "0.11.2": "3.12", "0.12.0.1": "3.12"}
 """Each JAX of the matrix with the oldest Python that it is to be run on."""
+TOO_OLD_FOR_PEERS = "0.8.0"
 
 
 def compile_pins(name: str, python: str, *wanted: str) -> None:
@@ -28,9 +29,10 @@ def main() -> int:
     """Write all files."""
     with tempfile.TemporaryDirectory() as folder:
         fixed = Path(folder) / "fixed.txt"
-        groups = ["--group", "test", "--group", "check", "--group", "demo"]
         for jax, python in ROWS.items():
             fixed.write_text(f"jax=={jax}\n")
+            names = ["test", "check", "demo", *(["bench"] if jax != TOO_OLD_FOR_PEERS else [])]
+            groups = [word for name in names for word in ("--group", name)]
             compile_pins(f"jax-{jax}", python, "pyproject.toml", *groups, "-c", str(fixed))
         compile_pins("docs", "3.11", "--group", "docs")
         for name, packages in {"build": "hatchling\neditables\n", "uv": "uv\n"}.items():

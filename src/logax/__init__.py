@@ -6,6 +6,7 @@ Put `logax.log({"loss": loss})` anywhere inside compiled code; decide outside wh
 from logax._delivery.records import record as record
 from logax._delivery.worker import DeliveryError as DeliveryError
 from logax._delivery.worker import configure as configure
+from logax._delivery.worker import discard as discard
 from logax._delivery.worker import flush as flush
 from logax._harvest.live import live as live
 from logax._harvest.nolog import nolog as nolog
@@ -44,6 +45,7 @@ __all__ = [
     "Reducer",
     "Schedule",
     "configure",
+    "discard",
     "flush",
     "live",
     "log",

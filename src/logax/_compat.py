@@ -188,10 +188,20 @@ def varying_axes(aval: Aval) -> frozenset[str]:
 
 def replicated(x: Array) -> Array:
     """The value whole on every device, where an explicit mesh says that it is not."""
-    spec = getattr(getattr(jax.typeof(x), "sharding", None), "spec", ())
-    if all(axis is None for axis in spec):
+    sharding: Any = getattr(jax.typeof(x), "sharding", None)
+    if all(axis is None for axis in getattr(sharding, "spec", ())):
         return x
-    return jax.sharding.reshard(x, jax.sharding.PartitionSpec())
+    whole = jax.sharding.NamedSharding(sharding.mesh, jax.sharding.PartitionSpec())
+    return jax.sharding.reshard(x, whole)
+
+
+def laid_like(x: Array, mesh: Any, spec: jax.sharding.PartitionSpec) -> Array:
+    """The value laid out as an explicit mesh wants it; on others JAX sees to that by itself."""
+    axes = {name for part in spec if part is not None for name in part}
+    kinds = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
+    if not any(kinds[name] == jax.sharding.AxisType.Explicit for name in axes):
+        return x
+    return jax.sharding.reshard(x, jax.sharding.NamedSharding(mesh, spec))
 
 
 def make_varying(tree: Tree, axes: frozenset[str]) -> Tree:
@@ -249,6 +259,8 @@ def lowered(
     avals_out: Sequence[Aval] | None = None,
 ) -> tuple[Sequence[Any], Sequence[Aval]]:
     """What a function of arrays gives in the midst of a lowering, and of which types that is."""
+    # How values are laid out is settled; types that say so would have to agree.
+    avals_in = [jax.core.ShapedArray(a.shape, a.dtype) for a in avals_in]
     if avals_out is None:
         shapes = jax.eval_shape(function, *avals_in)
         avals_out = [jax.core.ShapedArray(s.shape, s.dtype) for s in shapes]

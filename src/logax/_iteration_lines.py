@@ -21,18 +21,19 @@ class Clock:
     """Since when there are iterations, for each lane."""
 
     def __init__(self) -> None:
-        self._started: dict[Lane, float] = {}
+        self._started: dict[Lane, tuple[int, float]] = {}
 
-    def start(self, lane: Lane, at: float) -> None:
-        """Start, unless it runs."""
-        self._started.setdefault(lane, at)
+    def start(self, lane: Lane, iteration: int, at: float) -> None:
+        """Start, unless it runs; again where iterations begin again: a solver may break off."""
+        if lane not in self._started or iteration <= self._started[lane][0]:
+            self._started[lane] = iteration, at
 
     def stop(self, lane: Lane, at: float) -> float | None:
         """How long it ran, if it did. Without a lane: all of them, from the earliest."""
         if lane:
-            started = self._started.pop(lane, None)
+            _, started = self._started.pop(lane, (0, None))
         else:
-            started = min(list(self._started.values()), default=None)
+            started = min((at for _, at in list(self._started.values())), default=None)
             self._started.clear()
         return None if started is None else at - started
 
@@ -61,7 +62,7 @@ class Line:
         """The line, given its numbers and what the clock says."""
         raise NotImplementedError
 
-    def timed(self, clock: Clock, lane: Lane, at: float) -> float | None:
+    def timed(self, clock: Clock, lane: Lane, values: Mapping[str, Any], at: float) -> float | None:
         """Tell the clock that this arrived; what it shows, if that is for the line."""
         raise NotImplementedError
 
@@ -139,8 +140,8 @@ class Iteration(Line):
             f"‖∇f‖={float(values['gradient_norm']):.6e}" + (f" | {message}" if message else "")
         )
 
-    def timed(self, clock: Clock, lane: Lane, at: float) -> None:
-        clock.start(lane, at)
+    def timed(self, clock: Clock, lane: Lane, values: Mapping[str, Any], at: float) -> None:
+        clock.start(lane, int(values["iteration"]), at)
 
 
 _OF_ITERATION = ("iteration", "cost", "gradient_norm", "verbose")
@@ -178,7 +179,7 @@ class Convergence(Line):
     def _reason(self, code: int) -> str:
         return self.reasons[code] if 0 <= code < len(self.reasons) else f"unknown code {code}"
 
-    def timed(self, clock: Clock, lane: Lane, at: float) -> float | None:
+    def timed(self, clock: Clock, lane: Lane, values: Mapping[str, Any], at: float) -> float | None:
         return clock.stop(lane, at)
 
 

@@ -27,8 +27,8 @@ says its line twice; under `vmap`, JAX runs the body of a `while_loop` for finis
 both branches of a `cond`. A traced `verbose` that is 0 there silences them.
 
 A time that is not given is measured on the host, from the arrival of the first line of an iteration
-since the last convergence. There is one such clock for each lane; a convergence outside of `vmap`
-takes the earliest of them and stops all.
+since the last convergence, or since iterations began again. There is one such clock for each lane;
+a convergence outside of `vmap` takes the earliest of them and stops all.
 """
 
 from __future__ import annotations
@@ -51,7 +51,14 @@ from logax._delivery.direct import deliver_soon, send
 from logax._delivery.packets import Parcel
 from logax._delivery.records import record
 from logax._delivery.routes import Route
-from logax._delivery.worker import DeliveryError, Worker, before_flush, troubles, worker
+from logax._delivery.worker import (
+    DeliveryError,
+    Worker,
+    before_flush,
+    described,
+    troubles,
+    worker,
+)
 from logax._iteration_lines import Clock, Convergence, Iteration, Kind, Lane, Line, reasons_of
 from logax._log import Entry, Leaf, LogSpec, caller, is_listening, log
 
@@ -204,6 +211,8 @@ class _Arrival:
     line: Line
 
     def __call__(self, parcel: Parcel) -> None:
+        if not _logger.isEnabledFor(logging.INFO):
+            return
         writer = _Writer(self.line, time.monotonic())
         deliver_soon(parcel, Route(writer, "split", "raise").deliver)
 
@@ -280,12 +289,12 @@ def _write(line: Line, values: Mapping[str, Any], lane: Lane, at: float) -> None
     """Log a line that arrived at this time."""
     if not _logger.isEnabledFor(logging.INFO):
         return
-    text = line.text(values, line.timed(_clock, lane, at))
+    text = line.text(values, line.timed(_clock, lane, values, at))
     _logger.info(text + (f" | lane={','.join(map(str, lane))}" if lane else ""))
 
 
 def _failed(what: str, error: BaseException) -> None:
-    failure = DeliveryError(f"{what}, for `{__name__}`: {type(error).__name__}: {error}")
+    failure = DeliveryError(f"{what}, for `{__name__}`: {described(error)}")
     failure.__cause__ = error
     troubles.failed(__name__, failure)
 

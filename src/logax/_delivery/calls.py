@@ -73,7 +73,7 @@ class Call:
         packet, rows = parcel.packet, _single(parcel)
         if rows is None or self._early or parcel.dropped:
             return False
-        stream = (packet.stream, parcel.shard() or 0)
+        stream = (packet.stream, parcel.shard_of_call())
         expected = self._next.get(stream)
         if expected is None:
             expected = self._next[stream] = np.zeros(1, np.int64)
@@ -107,7 +107,7 @@ class Call:
 
     def _deliver(self, parcel: Parcel, places: Places, late: bool = False) -> bool:
         """Deliver a parcel unless something before it is missing."""
-        stream, lanes = (parcel.packet.stream, parcel.shard() or 0), math.prod(parcel.lanes)
+        stream, lanes = (parcel.packet.stream, parcel.shard_of_call()), math.prod(parcel.lanes)
         expected = self._next.setdefault(stream, np.zeros(lanes, np.int64))
         if not len(places.place) or not lanes:
             return True

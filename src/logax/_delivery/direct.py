@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from logax._compat import Array
 from logax._delivery.calls import batch_of
-from logax._delivery.emit import emit
+from logax._delivery.emit import emit, shard_here
 from logax._delivery.packets import Packet, Parcel, Rows, Site, Stream
 from logax._delivery.routes import Batch
 from logax._delivery.worker import troubles, worker
@@ -31,9 +31,12 @@ def send(
         jnp.zeros(1, jnp.int32),
         None if gate is None else jnp.expand_dims(gate, 0),
     )
-    packet = Packet((Site(spec),), (gate is not None,), 0, (Stream(),), last=False)
+    shard = shard_here()
+    packet = Packet(
+        (Site(spec),), (gate is not None,), 0, (Stream(),), last=False, on_shard=shard is not None
+    )
     zero = jnp.zeros((), jnp.int32)
-    emit(packet, zero, packet.flat(zero, zero, [rows], []), take)
+    emit(packet, zero, packet.flat(zero, shard, [rows], []), take)
 
 
 def deliver_soon(parcel: Parcel, deliver: Callable[[Batch], None]) -> None:

@@ -31,6 +31,7 @@ def emit(
 ) -> None:
     """Hand operands to `take` on the host; `lanes` comes from `lanes_of`."""
     flags = ((),) * len(operands)
+    operands = [_compat.replicated(x) for x in operands]  # the host wants them whole
     emit_p.bind(lanes, *operands, arrival=Arrival(packet, (), flags, take))
 
 
@@ -63,6 +64,12 @@ def opened(lanes: Array, begin: Callable[[], int]) -> Array:
 def lanes_of(arrays: Sequence[Array]) -> Array:
     """Zero, with a lane axis wherever one of these has one."""
     return lanes_p.bind(jnp.zeros((), jnp.int32), *arrays)
+
+
+def shard_here() -> Array | None:
+    """The index of the shard, if this part of the program is traced inside a `shard_map`."""
+    axes = jax.sharding.get_abstract_mesh().manual_axes
+    return jax.lax.axis_index(axes) if axes else None
 
 
 def _emit_abstract(*_: Any, **__: Any) -> tuple[list[Any], Any]:

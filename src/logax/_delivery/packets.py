@@ -91,6 +91,7 @@ class Packet:
       stream: Which of the streams this is of.
       streams: All streams of the program.
       last: Whether this ends the call.
+      on_shard: Whether the whole call is on one shard of a `shard_map` around it.
     """
 
     sites: tuple[Site, ...]
@@ -98,11 +99,12 @@ class Packet:
     stream: int
     streams: tuple[Stream, ...]
     last: bool
+    on_shard: bool = False
 
     @functools.cached_property
     def sharded(self) -> bool:
         """Whether this is of a shard."""
-        return bool(self.streams[self.stream].shards)
+        return self.on_shard or bool(self.streams[self.stream].shards)
 
     def flat(self, call: Any, shard: Any, rows: list[Rows], ends: list[Any]) -> list[Any]:
         """The operands."""
@@ -169,6 +171,11 @@ class Parcel(NamedTuple):
     def shard(self) -> int | None:
         """Which shard this is of."""
         return int(self.operands[1]) if self.packet.sharded else None
+
+    def shard_of_call(self) -> int:
+        """Which of its call's shards this is of; each shard around a call has its own call."""
+        packet = self.packet
+        return (self.shard() or 0) % math.prod(packet.streams[packet.stream].shards)
 
     def without_values(self) -> Parcel:
         """What is left of it where there is no room: which records there were."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 
 from logax._delivery.packets import Site
 
@@ -40,6 +42,10 @@ class record(dict[str, Any]):  # noqa: N801 - a kind of dictionary, as `logdict`
             return steps[name]
         raise AttributeError(f"this record has no step {name!r}; there is {list(steps)}")
 
+    def copy(self) -> record:
+        """The same once more, with all that is known of it."""
+        return copy.copy(self)
+
     def __repr__(self) -> str:
         return f"record({dict.__repr__(self)}, steps={self.steps!r}, lane={self.lane!r})"
 
@@ -52,12 +58,18 @@ class record(dict[str, Any]):  # noqa: N801 - a kind of dictionary, as `logdict`
         return " ".join(words)
 
 
+_FEW = 8  # elements of an array that is shown whole
+
+
 def _short(value: Any) -> str:
     leaves = jax.tree.leaves(value)
     if len(leaves) == 1 and leaves[0] is value:
         if value.ndim == 0 and not isinstance(value, jax.Array):  # those are PRNG keys
             number = value.item()
             return f"{number:.6g}" if isinstance(number, (float, complex)) else str(number)
+        if value.size <= _FEW and not isinstance(value, jax.Array):
+            shown = np.array2string(value, precision=6, separator=" ", max_line_width=10**6)
+            return " ".join(shown.split())
         return f"{value.dtype.name}{list(value.shape)}"
     return "{" + ", ".join(_short(leaf) for leaf in leaves) + "}"
 

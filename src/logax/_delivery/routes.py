@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -11,7 +10,7 @@ import numpy as np
 
 from logax._delivery.packets import Packet, Rows
 from logax._delivery.records import made, record
-from logax._delivery.worker import DeliveryError, troubles, worker
+from logax._delivery.worker import DeliveryError, described, troubles, worker
 
 
 class Batch(NamedTuple):
@@ -61,6 +60,9 @@ class Route:
         """Call the callback with each record; what it raises is kept until somebody asks."""
         for one in _split(batch) if self.lanes == "split" else _whole(batch):
             worker.done += 1
+            if worker.discards:
+                worker.discarded += 1
+                continue
             try:
                 self.callback(one)
             except BaseException as error:  # noqa: BLE001 - even an exit, which would end the thread
@@ -69,17 +71,11 @@ class Route:
     def _failed(self, one: record, error: BaseException) -> None:
         name = getattr(self.callback, "__qualname__", repr(self.callback))
         failure = DeliveryError(
-            f"The callback `{name}` raised {type(error).__name__}: {error}. It was given the "
+            f"The callback `{name}` raised {described(error)} It was given the "
             f"record of {', '.join(f'`{key}`' for key in one)} logged at {one.site} ({one})."
         )
         failure.__cause__ = error
-        if self.on_error == "warn":
-            try:
-                warnings.warn(str(failure), stacklevel=2)
-                return
-            except Warning:  # the user wants errors of them
-                pass
-        troubles.failed(self, failure)
+        troubles.failed(self, failure, raises=self.on_error == "raise")
 
 
 def _split(batch: Batch) -> Iterator[record]:

@@ -31,6 +31,8 @@ class Worker:
     """A queue of jobs, bounded in the bytes that they hold, and the thread that does them."""
 
     done: int  # grows as long as something is done
+    discards: bool  # whether records are counted instead of delivered
+    discarded: int
 
     def __init__(self) -> None:
         self.limit = 256 * 2**20
@@ -46,6 +48,7 @@ class Worker:
         self._idle = True  # the thread has nothing to do
         self._hurry = 0
         self.done = 0
+        self.discards, self.discarded = False, 0
         self._extra = 0
         self._thread: threading.Thread | None = None
 
@@ -141,7 +144,7 @@ class Worker:
             try:
                 job(*arguments)
             except BaseException as error:  # noqa: BLE001 - the thread must live on
-                failure = DeliveryError(f"Delivery failed: {type(error).__name__}: {error}.")
+                failure = DeliveryError(f"Delivery failed: {described(error)}")
                 failure.__cause__ = error
                 troubles.failed(job, failure)
             del job, arguments
@@ -151,6 +154,12 @@ class Worker:
                 self._extra = 0
                 if self._hurry:
                     self._changed.notify_all()
+
+
+def described(error: BaseException) -> str:
+    """What was raised, as a sentence."""
+    text = f"{type(error).__name__}: {error}".removesuffix(": ")
+    return text if text.endswith((".", "!", "?")) else f"{text}."
 
 
 class DeliveryError(RuntimeError):
@@ -163,13 +172,16 @@ class Troubles:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._errors: dict[Any, DeliveryError] = {}
+        self._mild: set[Any] = set()
         self._more: collections.Counter[Any] = collections.Counter()
         self._dropped: collections.Counter[str] = collections.Counter()
         self._warnings: list[str] = []
 
-    def failed(self, who: Any, error: DeliveryError) -> None:
-        """Keep the first error of each culprit, and count the others."""
+    def failed(self, who: Any, error: DeliveryError, raises: bool = True) -> None:
+        """Keep the first error of each culprit, to raise or to warn of, and count the others."""
         with self._lock:
+            if not raises:
+                self._mild.add(who)
             if who in self._errors:
                 self._more[who] += 1
             else:
@@ -186,14 +198,17 @@ class Troubles:
             self._dropped[what] += number
 
     def tell(self, who: Any = None) -> None:
-        """Raise what was kept, of one culprit or of all, and warn of what was dropped."""
+        """Raise or warn of what was kept, of one culprit or of all, and of what was dropped."""
         if not (self._errors or self._dropped or self._warnings):
             return
         with self._lock:
             culprits = [who] if who is not None else list(self._errors)
-            errors = [self._told(each) for each in culprits if each in self._errors]
+            told = {each: self._told(each) for each in culprits if each in self._errors}
             dropped, self._dropped = self._dropped, collections.Counter()
             messages, self._warnings = self._warnings, []
+        errors = [error for each, error in told.items() if each not in self._mild]
+        for each in self._mild & set(told):
+            messages.append(" ".join([str(told[each]), *getattr(told[each], "__notes__", [])]))
         if dropped:
             each = ", ".join(f"{number} of {what}" for what, number in dropped.items())
             messages.append(
@@ -260,6 +275,25 @@ def flush(timeout: float | None = None) -> None:
     troubles.tell()
 
 
+def discard() -> int:
+    """Drop the records that wait for callbacks, as after an interrupt, and say how many.
+
+    A callback that is at work finishes first. Programs that still run go on, and what they say from
+    then on is delivered.
+    """
+    if worker.is_current():
+        raise RuntimeError(
+            "`discard` was called in a callback, and waits for that callback. Call it outside."
+        )
+    with _discarding:
+        worker.discards, worker.discarded = True, 0
+        try:
+            worker.drain(None)
+        finally:
+            worker.discards = False
+        return worker.discarded
+
+
 def before_flush(await_programs: Callable[[float | None], bool]) -> None:
     """Have this called by every `flush`: it waits for programs, and says if they have ended."""
     _before_flush.append(await_programs)
@@ -273,6 +307,7 @@ def _flush_at_exit() -> None:
 
 
 _before_flush: list[Callable[[float | None], bool]] = []
+_discarding = threading.Lock()
 worker = Worker()
 troubles = Troubles()
 atexit.register(_flush_at_exit)

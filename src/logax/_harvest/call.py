@@ -237,8 +237,11 @@ def _numbered(program: Any, ticket: Ticket, leaves: Sequence[Any]) -> Any:
     number = ticket.begin()
     try:
         result = program(np.uint32(number), *leaves)
-    except BaseException:
+    except BaseException as error:
         ticket.forget(number)
+        if isinstance(error, jax.errors.JaxRuntimeError) and "KeyboardInterrupt" in str(error):
+            # It came while the host took in a record, in the thread that runs the program.
+            raise KeyboardInterrupt from error
         raise
     if type(result) is _Silent:
         ticket.forget(number)

@@ -13,12 +13,16 @@ class Findings:
     """The logs that a harvest saw in a program."""
 
     def __init__(self) -> None:
+        self._last: LogSpec | None = None
         self._names: set[tuple[str, str]] = set()
         self._sites: set[tuple[str, str]] = set()
         self._tags: set[str] = set()
 
     def add(self, spec: LogSpec) -> None:
         """Take in a log."""
+        if spec is self._last:
+            return
+        self._last = spec
         self._names |= {(leaf.name, entry.key) for entry in spec.entries for leaf in entry.leaves}
         self._sites |= {(entry.key, spec.site) for entry in spec.entries}
         self._tags |= set(spec.tags)
@@ -28,6 +32,11 @@ class Findings:
         self.warn_of_names("argnames", choice.argnames or ())
         self._warn_of_tags(choice.tags or ())
         self._warn_of_losses(ledger)
+
+    def warn_if_any(self, choice: Choice) -> None:
+        """Say what was asked for and is not there, if there is anything at all."""
+        if self._sites:
+            self.warn(choice, ())
 
     def warn_of_names(self, option: str, patterns: Iterable[str]) -> None:
         """Say which patterns match no log."""

@@ -18,8 +18,9 @@ from logax._delivery.direct import deliver_soon, send
 from logax._delivery.packets import Parcel, Site
 from logax._delivery.records import record
 from logax._delivery.routes import Batch, Route
-from logax._delivery.worker import flush
+from logax._delivery.worker import DeliveryError, flush
 from logax._harvest.choice import Choice, Names
+from logax._harvest.findings import Findings
 from logax._log import LogSpec, as_names, bound_by
 
 
@@ -28,7 +29,8 @@ class live:  # noqa: N801 - used like a function
 
     Works for functions that are jitted already, for the steps of flax nnx and equinox, and for
     drivers of libraries. Leaving the block waits for all records of programs that were started in
-    it. The programs are those of JAX as they are: a part that runs twice, as in `checkpoint` under
+    it, unless it is an interrupt that leaves it. The block is the thread's that opened it. The
+    programs are those of JAX as they are: a part that runs twice, as in `checkpoint` under
     `grad`, says so twice, and a `cond` whose predicate is batched shows both branches. Where that
     matters, or where records should wait in a buffer, wrap the function with `tap`.
 
@@ -56,6 +58,7 @@ class live:  # noqa: N801 - used like a function
                 )
         self._routes = [Route(callback, "split", "raise") for callback in callbacks or (print,)]
         self._choice = Choice(as_names("argnames", argnames), as_names("tags", tags))
+        self._found = Findings()
         self._context: Any = None
 
     def __enter__(self) -> Self:
@@ -76,13 +79,25 @@ class live:  # noqa: N801 - used like a function
         self._context.__exit__(kind, error, traceback)
         self._context = None
         try:
-            flush()
+            if error is None:
+                flush()
+                self._found.warn_if_any(self._choice)
+            elif isinstance(error, Exception):
+                self._flush_after(error)
         finally:
             with _lock:
                 _open.remove(self)
 
+    def _flush_after(self, error: Exception) -> None:
+        """Deliver all, and leave it to the error that ended the block to be raised."""
+        try:
+            flush()
+        except (DeliveryError, ExceptionGroup) as failure:
+            error.add_note(f"Besides, `live` had trouble: {failure}")
+
     def deliver(self, batch: Batch) -> None:
         """Hand on what is chosen of some records, on the thread of the worker."""
+        self._found.add(batch.packet.sites[0].spec)
         chosen = _chosen(batch, self._choice)
         if chosen is not None:
             for route in self._routes:

@@ -85,8 +85,9 @@ def _run_shard_map(equation: Equation, args: Sequence[Array], frame: Frame) -> S
         check_vma=params["check_vma"],
     )
     given = frame.threaded(census, streams)
-    results, states, columns = mapped(list(args), given, frame.passed())
-    frame.states.update(states)
+    laid = jax.tree.map(lambda x: _compat.laid_like(x, params["mesh"], first), given)
+    results, states, columns = mapped(list(args), laid, frame.passed())
+    frame.states.update(jax.tree.map(_compat.replicated, states))
     for key, block in columns.items():
         # Whether a record is real is the same on every shard, as the census made sure.
         valid = None if block.valid is None else block.valid[:, 0]

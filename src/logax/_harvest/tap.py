@@ -21,7 +21,7 @@ import jax.numpy as jnp
 from logax import _compat
 from logax._compat import Array, Equation, Jaxpr, Tree
 from logax._delivery.calls import begin, forget, receive, started
-from logax._delivery.emit import emit, lanes_of, opened
+from logax._delivery.emit import emit, lanes_of, opened, shard_here
 from logax._delivery.packets import Packet, Rows, Site, Stream
 from logax._delivery.records import record
 from logax._delivery.routes import Route
@@ -151,8 +151,10 @@ def _tapped(traced: Traced, options: Options) -> tuple[list[Array], None]:
     call = traced.number
     if call is None and census:
         call = opened(lanes, traced.ticket.begin)
-    given = Given(call, lanes, jnp.zeros((), jnp.int32)) if census else None
-    frame = Frame(harvest, census, harvest.started(), given=given, emits=True)
+    shard = shard_here() if census else None
+    harvest.on_one_shard = shard is not None
+    given = Given(call, lanes, jnp.zeros((), jnp.int32) if shard is None else shard)
+    frame = Frame(harvest, census, harvest.started(), given=given if census else None, emits=True)
     results = walk(frame, traced.jaxpr, traced.args)
     if census:
         harvest.end(frame)
@@ -175,6 +177,7 @@ class Tap(Harvest):
         self._paths: dict[tuple[int, ...], dict[str, Tally]] = {}
         self._counters: dict[str, str] = {}
         self._apart = False
+        self.on_one_shard = False
         self._buffers: dict[tuple[int, ...], Buffer] = {}
 
     # What there is.
@@ -222,8 +225,24 @@ class Tap(Harvest):
             self._specs.clear()
             census = self.census(jaxpr)
             self._count_keys(census)
-        self._plan(census)
+        self._plan(census, self._totals(census, jaxpr))
         return census
+
+    def _totals(self, census: Census, jaxpr: Jaxpr) -> dict[str, int]:
+        """How many records each key has, where the program says so."""
+        interval, specs = self.options.interval, self._specs
+        if interval > 1:
+            whole = Tap(dataclasses.replace(self.options, interval=1), self._outer)
+            census, specs = whole.census(jaxpr), whole._specs
+        tallies: dict[str, list[Tally]] = {}
+        for name, tally in census.items():
+            for entry in specs[name].entries:
+                tallies.setdefault(entry.key, []).append(tally)
+        return {
+            key: -(-sum(tally.most or 0 for tally in own) // interval)
+            for key, own in tallies.items()
+            if all(tally.exact for tally in own)
+        }
 
     def _count_keys(self, census: Census) -> bool:
         """Keys that are always logged together share a counter; False if some only at times."""
@@ -238,7 +257,7 @@ class Tap(Harvest):
             self._counters[name] = min(together.pop())
         return True
 
-    def _plan(self, census: Census) -> None:
+    def _plan(self, census: Census, totals: dict[str, int]) -> None:
         for name, tally in census.items():
             self._paths.setdefault(tally.shards, {})[name] = tally
         exact = all(tally.exact for tally in census.values())
@@ -250,8 +269,9 @@ class Tap(Harvest):
         size = self.options.buffer
         if size > 1 and not exact and (bound is None or bound > size):
             self._buffers = {path: Buffer(size, own) for path, own in self._paths.items()}
-        totals = _totals(self._specs, census)
-        self._sites = {n: Site(spec, totals.get(n)) for n, spec in self._specs.items()}
+        self._sites = {
+            name: Site(spec, totals.get(spec.entries[0].key)) for name, spec in self._specs.items()
+        }
 
     # States: how many records there were, how many of each site, and what waits.
 
@@ -381,6 +401,7 @@ class Tap(Harvest):
             stream,
             self._streams,
             bool(ends),
+            self.on_one_shard,
         )
         operands = packet.flat(given.call, given.shard, [*rows.values()], [*ends])
         emit(packet, given.lanes, operands, receive)
@@ -440,21 +461,6 @@ def _whole(spec: LogSpec) -> Entry:
     """All entries of a log as one, as far as their arrays go."""
     leaves = tuple(leaf for entry in spec.entries for leaf in entry.leaves)
     return Entry(", ".join(entry.key for entry in spec.entries), None, leaves)
-
-
-def _totals(specs: dict[str, LogSpec], census: Census) -> dict[str, int]:
-    """For each site how many records its first key has, where the program says so."""
-    of_key: dict[str, list[Tally]] = {}
-    for name, spec in specs.items():
-        for entry in spec.entries:
-            if name in census:
-                of_key.setdefault(entry.key, []).append(census[name])
-    totals = {}
-    for name, spec in specs.items():
-        tallies = of_key.get(spec.entries[0].key, [])
-        if tallies and all(tally.exact for tally in tallies):
-            totals[name] = sum(tally.most or 0 for tally in tallies)
-    return totals
 
 
 def _bound(census: Census) -> int | None:

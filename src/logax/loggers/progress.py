@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import os
+import shutil
 import sys
 import threading
 import time
@@ -148,7 +150,7 @@ class ProgressLogger:
             total=lanes.total,
             initial=max(lanes.slowest().position - 1, 0),
             file=file if on_screen else Lines(file),
-            dynamic_ncols=on_screen,
+            **_width(file, on_screen),
             # How often it draws is decided here, before anything is computed for it.
             mininterval=0,
             miniters=0,
@@ -214,6 +216,15 @@ class Lines:
         """Pass it on."""
         if hasattr(self._file, "flush"):
             self._file.flush()
+
+
+def _width(file: Any, on_screen: bool) -> dict[str, Any]:
+    """How wide the bar is; some terminals do not know how wide they are themselves."""
+    try:
+        knows = os.get_terminal_size(file.fileno()).columns > 0
+    except (AttributeError, OSError, ValueError):
+        knows = True
+    return {"dynamic_ncols": on_screen} if knows else {"ncols": shutil.get_terminal_size().columns}
 
 
 def _is_terminal(file: Any) -> bool:

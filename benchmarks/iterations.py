@@ -1,0 +1,118 @@
+"""`log_iteration_async`: what it takes of its caller's time, and of a loop whose steps do work.
+
+The lines go through Python's `logging` to a file that keeps nothing, so that they are formatted and
+written. All that is still on its way is delivered before the next timing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from benchmarks.case import Case
+from benchmarks.streams import ON_GPU, Stream
+from benchmarks.timing import Side
+from logax import flush
+from logax.iterations import log_iteration_async
+
+CALLS = 100
+STEPS = 50
+SECONDS_A_CALL = 15e-6
+
+
+@dataclasses.dataclass(frozen=True)
+class _Allowed:
+    """What as many calls may take."""
+
+    each: float
+
+    def seconds(self, number: int) -> float:
+        return number * CALLS * self.each
+
+    def results(self) -> Any:
+        return [jnp.zeros(())]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Calls:
+    """Calls outside of any program, with arrays that are on the device."""
+
+    cost: Any
+
+    def seconds(self, number: int) -> float:
+        total = 0.0
+        for _ in range(number):
+            start = time.perf_counter()
+            for i in range(CALLS):
+                log_iteration_async(i, self.cost, self.cost, verbose=2)
+            total += time.perf_counter() - start
+            flush()
+        return total
+
+    def results(self) -> Any:
+        return [jnp.zeros(())]
+
+
+def _listened() -> None:
+    logger = logging.getLogger("logax.iterations")
+    if not logger.handlers:
+        logger.setLevel(logging.INFO)
+        logger.propagate = False
+        logger.addHandler(logging.StreamHandler(open(os.devnull, "w")))  # noqa: SIM115
+
+
+def _outside() -> tuple[Side, Side]:
+    _listened()
+    return _Allowed(SECONDS_A_CALL), _Calls(jax.block_until_ready(jnp.float32(1)))
+
+
+def _advance(x: Any) -> Any:
+    """A step of a millisecond or more."""
+    grid = jnp.linspace(-1, 1, 1 << 29 if ON_GPU else 1 << 21)
+    return jnp.tanh(x + grid).mean() + 0.5
+
+
+def _compiled() -> tuple[Side, Side]:
+    _listened()
+
+    def loop(verbose: int) -> Callable[[Any], Any]:
+        def step(i: Any, x: Any) -> Any:
+            x = _advance(x)
+            log_iteration_async(i, x, x, verbose=verbose)
+            return x
+
+        return jax.jit(lambda x: jax.lax.fori_loop(0, STEPS, step, x))
+
+    return Stream(loop(0), jnp.float32(1)), Stream(loop(2), jnp.float32(1))
+
+
+def _in_python() -> tuple[Side, Side]:
+    _listened()
+    step = jax.jit(_advance)
+
+    def loop(verbose: int) -> Callable[[Any], Any]:
+        def run(x: Any) -> Any:
+            for i in range(STEPS):
+                x = jax.block_until_ready(step(x))
+                log_iteration_async(i, x, x, verbose=verbose)
+            return x
+
+        return run
+
+    return Stream(loop(0), jnp.float32(1)), Stream(loop(2), jnp.float32(1))
+
+
+_GROUP = "log_iteration_async(..., verbose=2)"
+
+CASES = [
+    Case(_GROUP, "100 calls outside jit, 15 µs each allowed", 1.0, _outside),
+    Case(_GROUP, "compiled loop, steps of 1 ms or more, against verbose=0", 1.05, _compiled),
+    Case(_GROUP, "Python loop, steps of 1 ms or more, against verbose=0", 1.05, _in_python),
+]
