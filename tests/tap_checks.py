@@ -55,17 +55,35 @@ def check_tapped(program: Program, buffer: int, *states: State) -> None:
         assert {one.lane for one in got} <= {()}
 
 
-def check_tapped_lanes(program: Program, buffer: int, lanes: Sequence[State]) -> None:
-    """`vmap(tap(f))`: each lane has its own output and records."""
-    function, got = tapped(against(program, logax.log), buffer)
+def check_tapped_lanes(
+    program: Program, buffer: int, lanes: Sequence[State], whole: bool = False
+) -> None:
+    """`vmap(tap(f))`: each lane has its own output and records; `whole`: with `lanes="batch"`."""
+    function, got = tapped(against(program, logax.log), buffer, lanes="batch" if whole else "split")
     out = jax.jit(jax.vmap(function))(stacked(lanes))
     logax.flush()
+    if whole:
+        got = [_Lane(one, index) for one in got for index in _real(one, len(lanes))]
     assert {one.lane for one in got} <= {(index,) for index in range(len(lanes))}
     for index, state in enumerate(lanes):
         wanted, recording = oracle(program, state)
         assert_same_trees(lane(out, index), wanted)
         own = [one for one in got if one.lane == (index,)]
         assert_delivered(own, recording.chosen().records)
+
+
+def _real(one: Any, lanes: int) -> Any:
+    """The lanes that a record is of."""
+    return range(lanes) if one.real is None else np.flatnonzero(one.real)
+
+
+class _Lane(dict[str, Any]):
+    """One lane of a record of all of them."""
+
+    def __init__(self, one: Any, index: int) -> None:
+        super().__init__({key: jax.tree.map(lambda x: x[index], one[key]) for key in one})
+        self.steps = {name: step[index] for name, step in one.steps.items()}
+        self.lane = (index,)
 
 
 def check_tapped_jitted(program: Program, buffer: int, state: State) -> None:

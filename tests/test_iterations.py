@@ -18,6 +18,7 @@ from jax import lax
 import logax
 from logax import iterations
 from logax._delivery.worker import worker
+from logax._iteration_lines import Clock
 from logax.iterations import is_jax_array, log_convergence_async, log_iteration_async
 
 LOGGER = logging.getLogger("logax.iterations")
@@ -367,6 +368,14 @@ def test_the_time_is_that_since_the_first_line_of_an_iteration(lines: Lines) -> 
     log_convergence_async("done", 3, 1.0, None, 2.0)
     *_, first, second = lines()
     assert (untimed(first), second) == (bare + norm, bare + norm)
+
+
+def test_the_clock_starts_again_where_iterations_do() -> None:
+    clock = Clock()
+    for iteration, at in [(0, 1.0), (1, 2.0), (0, 10.0), (1, 11.0), (2, 12.0)]:
+        clock.start((), iteration, at)
+    assert clock.stop((), 13.0) == 3.0
+    assert clock.stop((), 14.0) is None
 
 
 def test_each_lane_has_its_own_time(lines: Lines) -> None:

@@ -65,7 +65,7 @@ def test_records_know_their_tags_and_site() -> None:
         ({"argnames": "x"}, [{"x"}] * 3),
         ({"argnames": "twice/a"}, [{"twice"}] * 3),
         ({"tags": "often"}, [{"x"}] * 3),
-        ({"argnames": "nothing"}, []),
+        ({"argnames": "twice", "tags": "often"}, []),
     ],
 )
 def test_names_and_tags_choose(options: Any, keys: list[set[str]]) -> None:
@@ -206,18 +206,61 @@ def test_an_error_of_a_callback_comes_out_at_the_end_of_the_block() -> None:
     logax.flush()
 
 
+def run_and_raise(error: BaseException) -> None:
+    jax.jit(count)(1.0)
+    raise error
+
+
 def test_an_error_in_the_block_leaves_nothing_open() -> None:
     got: list[Any] = []
 
-    def fail() -> None:
-        jax.jit(count)(1.0)
-        raise KeyError("mine")
-
     with pytest.raises(KeyError, match="mine"), logax.live(got.append, argnames="x"):
-        fail()
+        run_and_raise(KeyError("mine"))
     jax.jit(count)(1.0)
     logax.flush()
     assert values(got) == [1.0, 2.0, 3.0]
+
+
+def failing(one: Any) -> None:
+    raise ValueError("of the callback")
+
+
+def test_an_error_in_the_block_is_the_one_that_comes_out() -> None:
+    with pytest.raises(KeyError, match="mine") as caught, logax.live(failing):
+        run_and_raise(KeyError("mine"))
+    (note,) = caught.value.__notes__
+    assert note.startswith("Besides, `live` had trouble: The callback `failing` raised ValueError")
+    logax.flush()
+
+
+def test_an_interrupt_is_not_kept_waiting() -> None:
+    go_on, got = threading.Event(), []  # type: tuple[threading.Event, list[Any]]
+
+    def callback(one: Any) -> None:
+        assert go_on.wait(60)
+        got.append(one)
+
+    with pytest.raises(KeyboardInterrupt), logax.live(callback, argnames="x"):
+        run_and_raise(KeyboardInterrupt())
+    go_on.set()
+    logax.flush()
+    assert values(got) == [1.0, 2.0, 3.0]  # what had left the program by then
+
+
+def test_names_and_tags_that_no_log_has_are_a_warning() -> None:
+    with (
+        pytest.warns(UserWarning, match="`argnames` has 'y', which matches no log") as caught,
+        logax.live(print, argnames="y", tags="often"),
+    ):
+        jax.jit(count)(1.0)
+    assert "`twice`, `twice/a`, `twice/b`, `x`" in str(caught[0].message)
+    with logax.live(print, argnames="y"):
+        pass  # where nothing is logged, nothing is missing
+
+
+def test_a_block_that_is_not_open_cannot_be_left() -> None:
+    with pytest.raises(RuntimeError, match="This `live` is not open"):
+        logax.live(print).__exit__(None, None, None)
 
 
 def test_threads_outside_of_the_block_stay_silent() -> None:

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from flax import nnx
 from jax import lax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 import logax
 
@@ -146,7 +146,9 @@ def test_a_record_knows_how_many_there_will_be_where_the_program_says_so() -> No
 
 def test_the_total_counts_what_an_interval_leaves() -> None:
     _, got = run(sums, 0, 5, interval=2, static_argnums=1)
-    assert {one.total for one in got} <= {3, None}
+    assert {one.total for one in got} == {3}
+    _, got = run(countdown, 5, interval=2)
+    assert {one.total for one in got} == {None}
     _, got = through(jax.vmap, sums, jnp.arange(4))
     assert {one.total for one in got} == {3}
 
@@ -154,17 +156,26 @@ def test_the_total_counts_what_an_interval_leaves() -> None:
 def test_records_print_as_one_line_each() -> None:
     def function(x: Any) -> None:
         logax.log({"loss": x / 3, "n": 7}, step=2)
-        logax.log({"grid": jnp.ones((2, 3)), "tree": {"u": x, "v": [x > 0]}})
+        grid, wide = jnp.ones((2, 3)), jnp.ones((3, 3))
+        logax.log({"grid": grid, "wide": wide, "tree": {"u": x, "v": [x > 0]}})
 
     _, got = run(function, 1.0)
     assert [str(one) for one in got] == [
         "step=2 loss=0.333333 n=7",
-        "grid=float32[2, 3] tree={1, True}",
+        "grid=[[1. 1. 1.] [1. 1. 1.]] wide=float32[3, 3] tree={1, True}",
     ]
     _, got = through(jax.vmap, lambda x: logax.log({"x": x}), jnp.arange(2))
     assert [str(one) for one in got] == ["lane=0 x=0", "lane=1 x=1"]
     assert "x" in repr(got[0])
     assert "lane=(0,)" in repr(got[0])
+
+
+def test_a_copy_of_a_record_knows_as_much() -> None:
+    _, (one,) = run(lambda x: logax.log({"x": x}, step=3, tags="often"), 1.0)
+    again = one.copy()
+    assert again == one
+    assert again is not one
+    assert (again.step, again.tags, again.site, again.total) == (3, ("often",), one.site, 1)
 
 
 def test_without_a_callback_records_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -451,6 +462,74 @@ def test_a_batch_marks_the_lanes_that_a_diverging_loop_still_runs() -> None:
                 seen[lane].append(int(one["left"][lane]))
         assert seen == [[1], [3, 2, 1], []]
         assert len(got) == 3
+
+
+def test_a_batch_keeps_the_order_of_each_lane() -> None:
+    def function(x: Any) -> Any:
+        def body(carry: Any, i: Any) -> Any:
+            lax.cond(i >= x, lambda: logax.log({"late": i}), lambda: None)
+            lax.cond(i % 2 == 0, lambda: logax.log({"even": i}), lambda: None)
+            return carry, None
+
+        return lax.scan(body, x, jnp.arange(4))[0]
+
+    _, got = through(jax.vmap, function, jnp.array([0, 2]), lanes="batch", buffer=8)
+    for lane, wanted in enumerate(
+        [
+            [("late", 0), ("even", 0), ("late", 1), ("late", 2), ("even", 2), ("late", 3)],
+            [("even", 0), ("late", 2), ("even", 2), ("late", 3)],
+        ]
+    ):
+        own = [one for one in got if one.real is None or one.real[lane]]
+        assert [(key, int(one[key][lane])) for one in own for key in one] == wanted
+
+
+def resting(x: Any) -> Any:
+    """Lanes with a positive x search in each step; the others only fill their buffer."""
+
+    def step(carry: Any, i: Any) -> Any:
+        def search(left: Any) -> Any:
+            def body(left: Any) -> Any:
+                logax.log({"left": left})
+                return left - 1
+
+            return lax.while_loop(lambda left: left > 0, body, left)
+
+        carry = lax.cond(x > 0, search, lambda left: left, carry)
+        logax.log({"carry": carry}, step=i)
+        return carry + 2, None
+
+    return lax.scan(step, x, jnp.arange(20))[0]
+
+
+def nested(n: Any) -> Any:
+    """Lanes end at different times, with different numbers of records waiting."""
+
+    def body(state: Any) -> Any:
+        i, total = state
+        total = lax.while_loop(
+            lambda s: s % 3 != 0, lambda s: (logax.log({"inner": s}), s + 1)[1], total + 1
+        )
+        logax.log({"i": i})
+        logax.log({"total": total})
+        return i + 1, total
+
+    return lax.while_loop(lambda state: state[0] < n, body, (0, 0))[1]
+
+
+@pytest.mark.parametrize("buffer", [2, 3, 4, 16, 64])
+@pytest.mark.parametrize(
+    ("function", "lanes"), [(resting, [-1, 1, 0]), (nested, [1, 4, 0])], ids=["resting", "nested"]
+)
+def test_lanes_that_rest_with_a_full_buffer_do_not_stop_the_others(
+    function: Any, lanes: list[int], buffer: int
+) -> None:
+    out, got = through(jax.vmap, function, jnp.array(lanes), buffer=buffer)
+    for index, x in enumerate(lanes):
+        alone, records = run(function, x)
+        assert out[index] == alone
+        own = [one for one in got if one.lane == (index,)]
+        assert [dict(one) for one in own] == [dict(one) for one in records]
 
 
 def test_branches_that_lanes_do_not_take_stay_silent() -> None:
@@ -763,7 +842,71 @@ def test_a_tapped_function_inside_a_shard_map_is_called_on_each_shard() -> None:
     out = jax.jit(on_line(logax.tap(doubled, got.append)))(X)
     logax.flush()
     np.testing.assert_array_equal(out, 8 * X)
-    assert sorted(values(got, "carry")) == sorted([[k * x] for x in X.tolist() for k in (2, 4, 8)])
+    for shard in range(8):
+        own = [one for one in got if one.shard == shard]
+        assert values(own, "carry") == [[2.0 * shard], [4.0 * shard], [8.0 * shard]]
+    assert len(got) == 24
+
+
+def test_live_knows_the_shard() -> None:
+    got: list[logax.record] = []
+    with logax.live(got.append):
+        jax.jit(on_line(doubled))(X)
+    for shard in range(8):
+        own = [one for one in got if one.shard == shard]
+        assert values(own, "carry") == [[2.0 * shard], [4.0 * shard], [8.0 * shard]]
+
+
+EXPLICIT = jax.make_mesh((8,), ("i",), axis_types=(AxisType.Explicit,))
+
+
+def counted(x: Any) -> Any:
+    """Logs in a loop without a static bound."""
+
+    def body(state: Any) -> Any:
+        i, x = state
+        logax.log({"x": x, "sum": x.sum()}, step=i)
+        return i + 1, x + 1
+
+    return lax.while_loop(lambda state: state[0] < 5, body, (0, x))[1]
+
+
+@pytest.mark.parametrize("buffer", [1, 2, 64])
+@pytest.mark.parametrize("way", [lambda f: f, jax.jit], ids=["tap(f)", "jit(tap(f))"])
+def test_arrays_with_explicit_shardings_are_logged_whole(way: Any, buffer: int) -> None:
+    x = jax.device_put(X, NamedSharding(EXPLICIT, PartitionSpec("i")))
+    out, got = through(way, counted, x, buffer=buffer)
+    np.testing.assert_array_equal(out, X + 5)
+    assert jax.typeof(out).sharding.spec == PartitionSpec("i")
+    np.testing.assert_array_equal(values(got, "x"), [X + i for i in range(5)])
+    assert values(got, "sum") == [28.0 + 8 * i for i in range(5)]
+    assert [one.shard for one in got] == [None] * 5
+
+
+@pytest.mark.parametrize("buffer", [1, 2, 64])
+def test_shards_of_an_explicit_mesh_log_with_their_index(buffer: int) -> None:
+    x = jax.device_put(X, NamedSharding(EXPLICIT, PartitionSpec("i")))
+    spec = PartitionSpec("i")
+
+    def twice(x: Any) -> Any:
+        mapped = jax.shard_map(doubled, mesh=EXPLICIT, in_specs=spec, out_specs=spec)
+        return lax.fori_loop(0, 2, lambda _, x: mapped(x), x)
+
+    out, got = run(twice, x, buffer=buffer)
+    np.testing.assert_array_equal(out, 64 * X)
+    for shard in range(8):
+        own = [one for one in got if one.shard == shard]
+        assert values(own, "carry") == [[k * float(shard)] for k in (2, 4, 8, 16, 32, 64)]
+    _, logs = logax.spool(twice, capacity=4)(x)
+    np.testing.assert_array_equal(logs["carry"][:, 1, 0], [8, 16, 32, 64])
+
+
+def test_live_shows_arrays_with_explicit_shardings() -> None:
+    x = jax.device_put(X, NamedSharding(EXPLICIT, PartitionSpec("i")))
+    got: list[logax.record] = []
+    with logax.live(got.append):
+        jax.jit(doubled)(x)
+    np.testing.assert_array_equal(values(got, "carry"), [2 * X, 4 * X, 8 * X])
 
 
 def test_each_device_of_a_pmap_logs() -> None:
@@ -777,6 +920,7 @@ def test_each_device_of_a_pmap_logs() -> None:
     out, got = through(jax.pmap, doubled, X)
     np.testing.assert_array_equal(out, 8 * X)
     assert sorted(values(got, "carry")) == wanted
+    assert sorted({one.shard for one in got}) == list(range(8))
 
 
 # Bad use.
@@ -808,6 +952,23 @@ def test_each_device_of_a_pmap_logs() -> None:
         ),
         ({"argnames": 3}, TypeError, "`argnames` takes a string or strings, and got 3."),
         ({"tags": [1]}, TypeError, "`tags` takes a string or strings, and got [1]."),
+        ({"prefix": 3}, TypeError, "`prefix` takes a string, and got 3."),
+        ({"lanes": None}, ValueError, "`tap` takes `lanes` as 'split' or 'batch', and got None."),
+        (
+            {"static_argnums": "x"},
+            TypeError,
+            "`static_argnums` takes a number or numbers of arguments, and got 'x'.",
+        ),
+        (
+            {"static_argnums": 1.5},
+            TypeError,
+            "`static_argnums` takes a number or numbers of arguments, and got 1.5.",
+        ),
+        (
+            {"static_argnames": 3},
+            TypeError,
+            "`static_argnames` takes a name or names of arguments, and got 3.",
+        ),
     ],
     ids=str,
 )
@@ -815,6 +976,26 @@ def test_bad_options_are_refused_at_once(options: Any, error: Any, text: str) ->
     with pytest.raises(error) as caught:
         logax.tap(sums, **options)
     assert str(caught.value) == text
+
+
+def test_an_interval_beyond_all_counting_takes_the_first_record() -> None:
+    _, got = run(sums, 1.0, interval=2**40)
+    assert values(got, "sum") == [1.0]
+
+
+def test_a_step_may_have_any_name() -> None:
+    def function(x: Any) -> None:
+        logax.log({"x": x}, **{"@place": 7, "count": 3})
+
+    _, (one,) = run(function, 1.0)
+    assert one.steps == {"@place": 7, "count": 3}
+
+
+def test_no_tracer_leaks() -> None:
+    with jax.checking_leaks():
+        out, got = run(sums, 1.0)
+        assert out == logax.spool(sums)(1.0)[0] == 4.0
+    assert values(got, "sum") == [1.0, 2.0, 4.0]
 
 
 def test_whole_numbers_of_any_kind_are_taken() -> None:

@@ -33,7 +33,7 @@ def test_a_hard_program_delivers_what_the_oracle_recorded(program: Program, buff
 @each_hard_program
 @pytest.mark.parametrize("buffer", BUFFERS)
 def test_each_lane_of_a_hard_program_delivers_its_records(program: Program, buffer: int) -> None:
-    check_tapped_lanes(program, buffer, STATES)
+    check_tapped_lanes(program, buffer, STATES, whole=buffer == 7)
 
 
 @settings(max_examples=60)
@@ -45,11 +45,11 @@ def test_a_random_program_delivers_what_the_oracle_recorded(
 
 
 @settings(max_examples=20)
-@given(programs(), buffers, st.lists(states(), min_size=3, max_size=4))
+@given(programs(), st.sampled_from((1, 2, 7, 64)), st.lists(states(), min_size=3, max_size=4))
 def test_each_lane_of_a_random_program_delivers_its_records(
     program: Program, buffer: int, lanes: list[State]
 ) -> None:
-    check_tapped_lanes(program, buffer, lanes)
+    check_tapped_lanes(program, buffer, lanes, whole=buffer == 7)
 
 
 @settings(max_examples=5)

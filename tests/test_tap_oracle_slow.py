@@ -12,7 +12,7 @@ from tap_checks import check_tapped, check_tapped_gradient, check_tapped_lanes
 from test_oracle_slow import LANES, in_parts
 
 pytestmark = pytest.mark.slow
-BUFFERS = st.sampled_from((1, 2, 7, 64))
+BUFFERS = st.sampled_from((1, 2, 3, 7, 64))
 
 
 @in_parts(4, 160, program=programs(), buffer=BUFFERS, state=states())
@@ -22,11 +22,11 @@ def test_a_random_program_delivers_what_the_oracle_recorded(
     check_tapped(program, buffer, state)
 
 
-@in_parts(2, 40, program=programs(), buffer=BUFFERS, lanes=LANES)
+@in_parts(2, 40, program=programs(), buffer=BUFFERS, lanes=LANES, whole=st.booleans())
 def test_each_lane_of_a_random_program_delivers_its_records(
-    program: Program, buffer: int, lanes: list[State]
+    program: Program, buffer: int, lanes: list[State], whole: bool
 ) -> None:
-    check_tapped_lanes(program, buffer, lanes)
+    check_tapped_lanes(program, buffer, lanes, whole)
 
 
 @in_parts(2, 40, program=programs(unbounded=False), buffer=BUFFERS, state=states())

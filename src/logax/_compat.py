@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import jax
 from jax._src import core as _core
+from jax._src import dispatch as _dispatch
 from jax._src import source_info_util as _source
 from jax._src.array import ArrayImpl as _ArrayImpl
 from jax._src.named_sharding import UNSPECIFIED as _UNSPECIFIED
@@ -188,19 +189,48 @@ def varying_axes(aval: Aval) -> frozenset[str]:
 
 def replicated(x: Array) -> Array:
     """The value whole on every device, where an explicit mesh says that it is not."""
-    sharding: Any = getattr(jax.typeof(x), "sharding", None)
-    if all(axis is None for axis in getattr(sharding, "spec", ())):
+    mesh, spec = _layout(x)
+    if all(axis is None for axis in spec):
         return x
-    whole = jax.sharding.NamedSharding(sharding.mesh, jax.sharding.PartitionSpec())
+    return _whole_on(mesh, x)
+
+
+def laid_as(x: Array, like: Array) -> Array:
+    """The value as one that `like`, which is whole on every device, can be exchanged for."""
+    mesh = _layout(like)[0]
+    return x if mesh is None or _layout(x)[0] == mesh else _whole_on(mesh, x)
+
+
+def laid_with(tree: Tree, arrays: Sequence[Array]) -> Tree:
+    """Values whole on every device of the explicit mesh that one of these arrays is on."""
+    meshes = [mesh for mesh, _ in map(_layout, arrays) if mesh is not None]
+    return jax.tree.map(lambda x: _whole_on(meshes[0], x), tree) if meshes else tree
+
+
+def _layout(x: Array) -> tuple[Any, Any]:
+    """The explicit mesh that a value is on, and how; None where there is none."""
+    sharding: Any = getattr(jax.typeof(x), "sharding", None)
+    explicit = [
+        kind for kind in getattr(sharding, "mesh", _NO_MESH).axis_types if kind == _EXPLICIT
+    ]
+    return (sharding.mesh, sharding.spec) if explicit else (None, ())
+
+
+def _whole_on(mesh: Any, x: Array) -> Array:
+    whole = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
     return jax.sharding.reshard(x, whole)
 
 
-def laid_like(x: Array, mesh: Any, spec: jax.sharding.PartitionSpec) -> Array:
-    """The value laid out as an explicit mesh wants it; on others JAX sees to that by itself."""
-    axes = {name for part in spec if part is not None for name in part}
+_EXPLICIT = jax.sharding.AxisType.Explicit
+_NO_MESH = jax.sharding.AbstractMesh((), ())
+
+
+def laid_along(x: Array, mesh: Any, axes: Sequence[str]) -> Array:
+    """The value laid out along its first axis, where a mesh is explicit; else JAX does that."""
     kinds = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
-    if not any(kinds[name] == jax.sharding.AxisType.Explicit for name in axes):
+    if not any(kinds[name] == _EXPLICIT for name in axes):
         return x
+    spec = jax.sharding.PartitionSpec(tuple(axes))
     return jax.sharding.reshard(x, jax.sharding.NamedSharding(mesh, spec))
 
 
@@ -216,6 +246,22 @@ def make_varying(tree: Tree, axes: frozenset[str]) -> Tree:
         return jax.lax.pvary(x, missing)
 
     return jax.tree.map(vary, tree) if axes else tree
+
+
+def effects_of_this_thread() -> Callable[[], None]:
+    """What waits, on any thread, for the programs with effects that this thread has started.
+
+    `jax.effects_barrier` does it on this thread only, for as long as it takes.
+    """
+    tokens = _dispatch.runtime_tokens
+    pending = [*tokens.current_tokens.values(), *tokens.output_runtime_tokens.values()]
+
+    def wait() -> None:
+        for token in pending:
+            with contextlib.suppress(RuntimeError):  # it is told to whoever uses the result
+                token.block_until_ready()
+
+    return wait
 
 
 def host_call(
@@ -261,8 +307,9 @@ def lowered(
     """What a function of arrays gives in the midst of a lowering, and of which types that is."""
     # How values are laid out is settled; types that say so would have to agree.
     avals_in = [jax.core.ShapedArray(a.shape, a.dtype) for a in avals_in]
-    if avals_out is None:
-        shapes = jax.eval_shape(function, *avals_in)
-        avals_out = [jax.core.ShapedArray(s.shape, s.dtype) for s in shapes]
-    inner = context.replace(avals_in=list(avals_in), avals_out=list(avals_out))
-    return mlir.lower_fun(function, multiple_results=True)(inner, *operands), avals_out
+    with jax.sharding.use_abstract_mesh(_NO_MESH):
+        if avals_out is None:
+            shapes = jax.eval_shape(function, *avals_in)
+            avals_out = [jax.core.ShapedArray(s.shape, s.dtype) for s in shapes]
+        inner = context.replace(avals_in=list(avals_in), avals_out=list(avals_out))
+        return mlir.lower_fun(function, multiple_results=True)(inner, *operands), avals_out

@@ -50,6 +50,10 @@ class Line:
     function: ClassVar[str]
     decides: ClassVar[tuple[str, ...]]
 
+    def parameter(self, name: str) -> str:
+        """What the user calls a value."""
+        return name
+
     def is_due(self, values: Mapping[str, Any]) -> Any:
         """Whether it is shown, inside a program, or on the host."""
         raise NotImplementedError
@@ -102,11 +106,13 @@ class Iteration(Line):
             return verbose >= 2 or (verbose == 1 and iteration % 10 == 0)
         return (verbose >= 2) | ((verbose == 1) & (iteration % 10 == 0))
 
-    def check(self, kinds: dict[str, Kind]) -> None:
+    def __post_init__(self) -> None:
         if not isinstance(self.message, str):
             raise TypeError(
                 f"`{self.function}` takes a text as `message`, and got {self.message!r}."
             )
+
+    def check(self, kinds: dict[str, Kind]) -> None:
         self.check_whole("iteration", kinds.pop("iteration"))
         self.check_real("cost", kinds.pop("cost"))
         self.check_real("gradient_norm", kinds.pop("gradient_norm"))
@@ -155,6 +161,9 @@ class Convergence(Line):
     decides = ("verbose",)
     reasons: tuple[str, ...]
 
+    def parameter(self, name: str) -> str:
+        return "time_sec" if name == "time" else name
+
     def is_due(self, values: Mapping[str, Any]) -> Any:
         return values["verbose"] >= 1
 
@@ -163,7 +172,7 @@ class Convergence(Line):
             if name in {"iterations", "verbose", "code"}:
                 self.check_whole(name, kind, or_boolean=name != "iterations")
             else:
-                self.check_real("time_sec" if name == "time" else name, kind)
+                self.check_real(self.parameter(name), kind)
 
     def text(self, values: Mapping[str, Any], time: float | None) -> str:
         took = float(values["time"]) if "time" in values else time

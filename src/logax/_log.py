@@ -78,7 +78,7 @@ def log(
     if _binding.value is None:
         return
     site = caller()
-    options = _Options(as_names("tags", tags) or (), explicit, prefix, site)
+    options = _Options(as_names("tags", tags) or (), explicit, as_text("prefix", prefix), site)
     counters = {name: _step(name, value, site) for name, value in steps.items()}
     if every is None:
         _bind(data, counters, options)
@@ -312,6 +312,13 @@ def as_names(what: str, names: Any) -> tuple[str, ...] | None:
     if not all(isinstance(name, str) for name in given):
         raise TypeError(f"`{what}` takes a string or strings, and got {names!r}.")
     return given
+
+
+def as_text(what: str, text: Any) -> str:
+    """A string."""
+    if not isinstance(text, str):
+        raise TypeError(f"`{what}` takes a string, and got {text!r}.")
+    return text
 
 
 def warn_user(message: str) -> None:

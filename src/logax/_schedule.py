@@ -89,7 +89,10 @@ def at_least_one(what: str, name: str, value: Any) -> int:
     number = whole(value, 1)
     if number is None:
         raise ValueError(f"`{what}` takes `{name}` of 1 or more, and got {value!r}.")
-    return number
+    return min(number, _COUNTABLE)
+
+
+_COUNTABLE = 2**31 - 1  # programs count with 32 bits
 
 
 def whole(value: Any, least: int) -> int | None:

@@ -176,7 +176,7 @@ def _as_array(line: Line, name: str, x: Any) -> Array:
         return x.__jax_array__()
     raise TypeError(
         f"`{line.function}` takes numbers and arrays, and got {x!r} of type "
-        f"`{type(x).__name__}` for `{name}`. A text belongs into the message."
+        f"`{type(x).__name__}` for `{line.parameter(name)}`. A text belongs into the message."
     )
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import os
+import pty
 import re
 from collections.abc import Callable
 from typing import Any
@@ -449,6 +451,36 @@ def test_a_file_that_cannot_be_written_fails_as_a_callback_does() -> None:
 def drawn_on(file: Any) -> None:
     logax.tap(scan, ProgressLogger(file=file))(1.0)
     logax.flush()
+
+
+def test_an_interval_leaves_a_share_to_show() -> None:
+    (end,) = ends(lambda p: logax.tap(scan, p, interval=10, buffer=2)(1.0))
+    assert end.startswith("100%|")
+    assert end.endswith("| 4/4")
+
+
+def test_negative_steps_are_no_progress() -> None:
+    def warm_up(x: Any) -> Any:
+        return lax.while_loop(
+            lambda i: i < 2, lambda i: (logax.log({"x": x}, step=i), i + 1)[1], -3
+        )
+
+    assert positions(lambda p: logax.tap(warm_up, p)(1.0)) == [0, 0, 0, 1, 2]
+
+
+def test_a_terminal_that_does_not_know_its_width_gets_a_whole_bar() -> None:
+    reads, writes = pty.openpty()
+    with open(writes, "w") as file, ProgressLogger(file=file, show="loss") as progress:
+        logax.tap(scan, progress, buffer=8)(1.0)
+    text = os.read(reads, 10_000).decode()
+    os.close(reads)
+    assert "40/40" in text
+    assert "loss=40" in text
+
+
+def test_only_records_are_taken() -> None:
+    with pytest.raises(TypeError, match=r"takes the records of `tap` and `live`, and got \{'a': 1"):
+        ProgressLogger()({"a": 1})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("total", [0, -1, 2.5, "10", True])

@@ -7,18 +7,21 @@ already it leaves out: a program that runs a part again says the same again.
 
 from __future__ import annotations
 
+import array
 import contextlib
 import itertools
 import math
 import os
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from logax._compat import Tree
-from logax._delivery.packets import Parcel, Rows
+from logax._compat import Tree, effects_of_this_thread
+from logax._delivery.packets import Packet, Parcel, Rows
 from logax._delivery.routes import Batch, Route
 from logax._delivery.worker import before_flush, troubles, worker
 
@@ -47,6 +50,8 @@ class Call:
     """One run of a tapped function."""
 
     def __init__(self, route: Route) -> None:
+        self.thread = threading.get_ident()
+        self.running = threading.Event()  # once that thread has handed it to JAX
         self.result: Any = None
         self._route = route
         self._next: dict[tuple[int, int], Any] = {}
@@ -71,7 +76,7 @@ class Call:
     def _is_next(self, parcel: Parcel) -> bool:
         """The most common case, a single record that is due, delivered in the shortest way."""
         packet, rows = parcel.packet, _single(parcel)
-        if rows is None or self._early or parcel.dropped:
+        if rows is None or self._early:
             return False
         stream = (packet.stream, parcel.shard_of_call())
         expected = self._next.get(stream)
@@ -82,11 +87,15 @@ class Call:
             return False
         expected[0] = place + 1
         self._may_be_over = self._ends is not None and place + 1 >= self._ends[stream]
-        self._route.deliver(_batch_of_one(parcel, rows))
+        if parcel.dropped:
+            troubles.dropped(packet.sites[0].named(), 1)
+        else:
+            self._route.deliver(_batch_of_one(parcel, rows))
         return True
 
     def await_program(self) -> None:
-        """Wait for the program, as far as that is possible from here."""
+        """Wait for the program, as far as that is possible from another thread."""
+        self.running.wait()
         result = self.result
         if result is not None and not result.is_deleted():
             with contextlib.suppress(RuntimeError):  # it is told to whoever uses the result
@@ -158,10 +167,17 @@ def batch_of(parcel: Parcel) -> Batch | None:
 
 
 def begin(route: Route) -> int:
-    """The number of a new call."""
+    """The number of a new call, which `started` or `forget` will be told about."""
     worker.start()
     number = next(_numbers) % 2**32
     _calls[number] = Call(route)
+    return number
+
+
+def begin_inside(route: Route) -> int:
+    """The number of a new call that is part of a program, which runs."""
+    number = begin(route)
+    _calls[number].running.set()
     return number
 
 
@@ -171,11 +187,14 @@ def started(number: int, result: Tree) -> None:
     if call is not None:
         arrays = (x for x in jax.tree.leaves(result) if isinstance(x, jax.Array))
         call.result = next(arrays, None)
+        call.running.set()
 
 
 def forget(number: int) -> None:
     """Drop a call of which nothing will come."""
-    _calls.pop(number, None)
+    call = _calls.pop(number, None)
+    if call is not None:
+        call.running.set()
 
 
 def receive(parcel: Parcel) -> None:
@@ -184,13 +203,54 @@ def receive(parcel: Parcel) -> None:
     call = _calls.get(number)
     if call is None:  # what a part of a program that runs again says again
         return
-    if not worker.put(parcel.size(), _take, number, call, parcel):
-        worker.put(0, _take, number, call, parcel.without_values(), waits=False)
+    if worker.put(parcel.size(), _take, number, call, parcel):
+        return
+    if not worker.extend_last(lambda job: isinstance(job, _Dropped) and job.add(call, parcel)):
+        dropped = _Dropped(number, call)
+        dropped.add(call, parcel)
+        worker.put(0, dropped, waits=False)
 
 
 def _take(number: int, call: Call, parcel: Parcel) -> None:
     if call.take(parcel.opened().spread()):
         forget(number)
+
+
+class _Dropped:
+    """A job: tells a call which records there was no room for. There may be very many."""
+
+    def __init__(self, number: int, call: Call) -> None:
+        self._number, self._call = number, call
+        self._parcels: list[Parcel] = []
+        self._packets: dict[int, Packet] = {}
+        self._singles = array.array("q")  # packet, shard and place of each
+
+    def add(self, call: Call, parcel: Parcel) -> bool:
+        """Take in some more, if they are of the same call."""
+        if call is not self._call:
+            return False
+        bare = parcel.without_values()
+        rows = None if parcel.packet.last else _single(bare)
+        if rows is None:
+            self._parcels.append(bare)
+        else:
+            self._packets[id(parcel.packet)] = parcel.packet
+            self._singles.extend((id(parcel.packet), bare.shard() or 0, int(rows.order[0])))
+        return True
+
+    def __call__(self) -> None:
+        for parcel in itertools.chain(self._single_parcels(), self._parcels):
+            _take(self._number, self._call, parcel)
+
+    def _single_parcels(self) -> Iterator[Parcel]:
+        numbers = iter(self._singles)
+        for packet_id, shard, place in zip(numbers, numbers, numbers, strict=True):
+            packet = self._packets[packet_id]
+            values = [_NOTHING] * packet.sites[0].width
+            gate = np.ones(1, bool) if packet.gated[0] else None
+            rows = Rows(values, np.array([place]), gate)
+            operands = packet.flat(np.asarray(self._number), np.asarray(shard), [rows], [])
+            yield Parcel(packet, (), ((),) * len(operands), operands, dropped=True)
 
 
 def _settle(before: int) -> None:
@@ -201,15 +261,27 @@ def _settle(before: int) -> None:
 
 def _await_programs(deadline: float | None) -> bool:
     """Wait for the programs that have begun, and say whether they have ended."""
-    begun = list(_calls.items())
-    if deadline is None:
-        jax.effects_barrier()  # knows of those that this thread started
-        for _, call in begun:
+    here = threading.get_ident()
+    begun = list(_calls.values())
+    others = [call for call in begun if call.thread != here or call.running.is_set()]
+    await_effects = effects_of_this_thread()
+
+    def await_all() -> None:
+        await_effects()
+        for call in others:
             call.await_program()
-        if begun:
-            worker.put(0, _settle, next(_numbers) % 2**32, waits=False)
-        return True
-    return worker.wait_until(lambda: all(_calls.get(n) is not c for n, c in begun), deadline)
+
+    if deadline is None:
+        await_all()
+    else:
+        waiting = threading.Thread(target=await_all, name="logax-flush", daemon=True)
+        waiting.start()
+        waiting.join(max(deadline - time.monotonic(), 0))
+        if waiting.is_alive():
+            return False
+    if begun:
+        worker.put(0, _settle, next(_numbers) % 2**32, waits=False)
+    return True
 
 
 def _single(parcel: Parcel) -> Rows | None:
@@ -289,6 +361,7 @@ def _reset() -> None:
     _calls.clear()
 
 
+_NOTHING = np.zeros(0, bool)
 _numbers = itertools.count(1)
 _calls: dict[int, Call] = {}
 before_flush(_await_programs)

@@ -51,6 +51,7 @@ class Site:
 
 
 _ONE_ARRAY = jax.tree.structure(0)
+_OBJECTS = 512
 
 
 class Rows(NamedTuple):
@@ -185,8 +186,8 @@ class Parcel(NamedTuple):
         return self._replace(operands=kept, packing=None, dropped=True)
 
     def size(self) -> int:
-        """Bytes."""
-        return sum(x.nbytes for x in self.operands)
+        """Bytes, with what Python needs for objects."""
+        return _OBJECTS + sum(int(x.nbytes) for x in self.operands)
 
     def spread(self) -> Parcel:
         """The same with all lanes as one axis in front of those that vary over any."""

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from logax._delivery.packets import Packet, Rows
+from logax._delivery.packets import Packet, Rows, Site
 from logax._delivery.records import made, record
 from logax._delivery.worker import DeliveryError, described, troubles, worker
 
@@ -58,59 +58,99 @@ class Route:
 
     def deliver(self, batch: Batch) -> None:
         """Call the callback with each record; what it raises is kept until somebody asks."""
-        for one in _split(batch) if self.lanes == "split" else _whole(batch):
+        for site, arrays, lane, real in _split(batch) if self.lanes == "split" else _whole(batch):
             worker.done += 1
             if worker.discards:
                 worker.discarded += 1
                 continue
+            one = None
             try:
+                one = made(site, arrays, lane, batch.shard)
+                one.real = real
                 self.callback(one)
             except BaseException as error:  # noqa: BLE001 - even an exit, which would end the thread
-                self._failed(one, error)
+                self._failed(site, one, error)
 
-    def _failed(self, one: record, error: BaseException) -> None:
+    def _failed(self, site: Site, one: record | None, error: BaseException) -> None:
         name = getattr(self.callback, "__qualname__", repr(self.callback))
-        failure = DeliveryError(
-            f"The callback `{name}` raised {described(error)} It was given the "
-            f"record of {', '.join(f'`{key}`' for key in one)} logged at {one.site} ({one})."
-        )
+        if one is None:
+            message = (
+                f"A record of {site.named()} could not be made for the callback `{name}`: "
+                f"{described(error)}"
+            )
+        else:
+            message = (
+                f"The callback `{name}` raised {described(error)} It was given the record of "
+                f"{', '.join(f'`{key}`' for key in one)} logged at {one.site} ({one})."
+            )
+        failure = DeliveryError(message)
         failure.__cause__ = error
         troubles.failed(self, failure, raises=self.on_error == "raise")
 
 
-def _split(batch: Batch) -> Iterator[record]:
+class _One(NamedTuple):
+    """What a record is made of."""
+
+    site: Site
+    arrays: list[Any]
+    lane: tuple[int, ...] = ()
+    real: Any = None
+
+
+def _split(batch: Batch) -> Iterator[_One]:
     """Each record of each lane."""
     sites = batch.packet.sites
     if not batch.lanes:
         # Scalars are taken out of an array faster all at once.
         columns = [[list(x) if x.ndim == 1 else x for x in rows.arrays] for rows in batch.rows]
         for site, row, _ in batch.order:
-            yield made(sites[site], [x[row] for x in columns[site]], (), batch.shard)
+            yield _One(sites[site], [x[row] for x in columns[site]])
         return
     numbers = list(itertools.product(*map(range, batch.lanes)))
     for site, row, lane in batch.order:
         varying, arrays = batch.over_lanes[site], batch.rows[site].arrays
         for one in range(len(numbers)) if lane < 0 else (lane,):
             own = [x[one, row] if v else x[row] for x, v in zip(arrays, varying, strict=True)]
-            yield made(sites[site], own, numbers[one], batch.shard)
+            yield _One(sites[site], own, numbers[one])
 
 
-def _whole(batch: Batch) -> Iterator[record]:
+def _whole(batch: Batch) -> Iterator[_One]:
     """Each record with all its lanes in front of every value and step."""
     number = int(np.prod(batch.lanes))
-    real: dict[tuple[int, int], Any] = {}
-    for site, row, lane in batch.order:
-        if lane < 0:
-            real[site, row] = None
-        else:
-            real.setdefault((site, row), np.zeros(number, bool))[lane] = True
-    for (site, row), which in real.items():
+    together = [(site, row, None) for site, row, lane in batch.order if lane < 0]
+    for site, row, real in together or _side_by_side(batch.order, number):
         varying, arrays = batch.over_lanes[site], batch.rows[site].arrays
         own = []
         for x, v in zip(arrays, varying, strict=True):
-            value = x[:, row] if v else np.broadcast_to(x[row], (number, *x.shape[1:]))
+            if isinstance(row, int):
+                value = x[:, row] if v else np.broadcast_to(x[row], (number, *x.shape[1:]))
+            else:
+                value = x[np.arange(number), row] if v else x[row]
             own.append(value.reshape((*batch.lanes, *value.shape[1:])))
-        one = made(batch.packet.sites[site], own, (), batch.shard)
-        if which is not None and not which.all():
-            one.real = which.reshape(batch.lanes)
-        yield one
+        which = None if real is None or real.all() else real.reshape(batch.lanes)
+        yield _One(batch.packet.sites[site], own, real=which)
+
+
+def _side_by_side(
+    order: Sequence[tuple[int, int, int]], number: int
+) -> Iterator[tuple[int, Any, Any]]:
+    """Records of lanes that differ, those of one site together, with the order of each lane kept.
+
+    Gives the site, for each lane the row, and which lanes have one.
+    """
+    of_lane: list[list[tuple[int, int]]] = [[] for _ in range(number)]
+    for site, row, lane in order:
+        of_lane[lane].append((site, row))
+    lengths = np.array([len(own) for own in of_lane])
+    sites = np.full((number, lengths.max() + 1), -1)
+    rows = np.zeros_like(sites)
+    for lane, own in enumerate(of_lane):
+        if own:
+            sites[lane, : len(own)], rows[lane, : len(own)] = np.transpose(own)
+    lanes, at = np.arange(number), np.zeros(number, int)
+    while (at < lengths).any():
+        heads = sites[lanes, at]
+        behind = np.where(at < lengths, at - lengths, 0).argmin()
+        real = heads == heads[behind]
+        yield int(heads[behind]), np.where(real, rows[lanes, at], 0), real
+        at = at + real

@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import collections
 import contextlib
+import numbers
 import os
 import sys
 import threading
@@ -24,7 +25,7 @@ from logax._schedule import whole
 _TURN = 5e-5  # seconds: a program must not wait longer for the thread to let go of Python
 _PAUSE = 2e-3
 _VERY_LONG = 5.0
-_MORE = 64 * 2**20  # bytes
+_MORE = 16 * 2**20  # bytes
 
 
 class Worker:
@@ -78,6 +79,11 @@ class Worker:
                 self._changed.notify_all()
         return True
 
+    def extend_last(self, extend: Callable[[Callable[..., None]], bool]) -> bool:
+        """Have the last job that waits take in something more, and say whether it did."""
+        with self._changed:
+            return bool(self._jobs) and extend(self._jobs[-1][1])
+
     def _await_room(self, size: int) -> None:
         """Wait for room, unless whoever should make it seems to wait for us.
 
@@ -95,7 +101,7 @@ class Worker:
                             "full. It may wait for the program that waits for it, so the queue "
                             "grows beyond its bound."
                         )
-                    self._extra += max(self.limit, _MORE)
+                    self._extra += _MORE
 
     def drain(self, deadline: float | None) -> bool:
         """Wait until all jobs are done, and say whether they are."""
@@ -157,8 +163,9 @@ class Worker:
 
 
 def described(error: BaseException) -> str:
-    """What was raised, as a sentence."""
-    text = f"{type(error).__name__}: {error}".removesuffix(": ")
+    """What was raised, as a sentence, whatever it is."""
+    text = "".join(traceback.format_exception_only(error)).strip()
+    text = text.removeprefix(f"{type(error).__module__}.")
     return text if text.endswith((".", "!", "?")) else f"{text}."
 
 
@@ -170,6 +177,10 @@ class Troubles:
     """What went wrong on the thread, until somebody can be told."""
 
     def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget all of it, as in a process that was forked: it is the other's."""
         self._lock = threading.Lock()
         self._errors: dict[Any, DeliveryError] = {}
         self._mild: set[Any] = set()
@@ -241,7 +252,9 @@ def configure(*, queue_bytes: int | None = None, when_full: str | None = None) -
     size = worker.limit if queue_bytes is None else whole(queue_bytes, 1)
     if size is None:
         raise ValueError(f"`configure` takes `queue_bytes` of 1 or more, and got {queue_bytes!r}.")
-    if when_full not in (None, "block", "drop"):
+    if when_full is not None and not (
+        isinstance(when_full, str) and when_full in {"block", "drop"}
+    ):
         raise ValueError(
             f"`configure` takes `when_full` as 'block' or 'drop', and got {when_full!r}."
         )
@@ -265,6 +278,10 @@ def flush(timeout: float | None = None) -> None:
         raise RuntimeError(
             "`flush` was called in a callback, and waits for that callback. Call it outside."
         )
+    if timeout is not None and not (
+        isinstance(timeout, numbers.Real) and not isinstance(timeout, bool) and timeout >= 0
+    ):
+        raise ValueError(f"`flush` takes `timeout` in seconds, 0 or more, and got {timeout!r}.")
     deadline = None if timeout is None else time.monotonic() + timeout
     ended = [await_programs(deadline) for await_programs in _before_flush]
     if not (all(ended) and worker.drain(deadline)):
@@ -312,3 +329,4 @@ worker = Worker()
 troubles = Troubles()
 atexit.register(_flush_at_exit)
 os.register_at_fork(after_in_child=worker._reset)
+os.register_at_fork(after_in_child=troubles.reset)

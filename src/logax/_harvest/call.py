@@ -279,7 +279,8 @@ def _harvest(
         out = (fun if tree_fun is None else tree_fun)(*args, **kwargs)
         results, tree = jax.tree.flatten(out)
         places = [i for i, x in enumerate(results) if isinstance(x, jax.core.Tracer)]
-        returned.append((tree, results, places))
+        # A tracer that is kept is a leak to JAX.
+        returned.append((tree, [None if i in places else x for i, x in enumerate(results)], places))
         return [results[i] for i in places]
 
     harvester = about.harvester
@@ -408,8 +409,8 @@ def _static_arguments(
     static_argnames: str | Sequence[str] | None,
 ) -> _Named:
     """What the user names, completed by the function's signature, and what `jit` was told."""
-    numbers = {static_argnums} if isinstance(static_argnums, int) else set(static_argnums or ())
-    names = {static_argnames} if isinstance(static_argnames, str) else set(static_argnames or ())
+    numbers = set(_several("static_argnums", static_argnums, int, "a number or numbers"))
+    names = set(_several("static_argnames", static_argnames, str, "a name or names"))
     if numbers or names:
         parameters = _parameters(fun)
         known = [p.name for p in parameters]
@@ -432,6 +433,15 @@ def _static_arguments(
         names |= {positional[i] for i in numbers if -len(positional) <= i < len(positional)}
     jit = _compat.jit_arguments(fun)
     return _Named(frozenset(numbers | jit.static[0]), frozenset(names | jit.static[1]))
+
+
+def _several(option: str, given: Any, kind: type, wanted: str) -> Sequence[Any]:
+    """One of a kind, or many, or None for none."""
+    several = () if given is None else (given,) if isinstance(given, kind) else given
+    is_right = isinstance(several, (tuple, list, set, frozenset))
+    if not is_right or not all(isinstance(each, kind) for each in several):
+        raise TypeError(f"`{option}` takes {wanted} of arguments, and got {given!r}.")
+    return tuple(several)
 
 
 def _parameters(fun: Callable[..., Any]) -> list[inspect.Parameter]:

@@ -171,7 +171,8 @@ def _run_while(equation: Equation, args: Sequence[Array], frame: Frame) -> Seque
         """Iterate until the buffer is full, then empty it: no iteration needs a conditional."""
 
         def goes_on_here(carried: Tree) -> Array:
-            full = harvest.lacks_room(frame, carried[1], inside)
+            # Lanes that rest here, or in a loop around this one, need no room.
+            full = harvest.lacks_room(frame, carried[1], inside) & carried[2]
             return any_goes_on(carried) & ~any_lane_p.bind(full)
 
         carry, states, active = lax.while_loop(goes_on_here, body, carried)

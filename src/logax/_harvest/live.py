@@ -76,6 +76,8 @@ class live:  # noqa: N801 - used like a function
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        if self._context is None:
+            raise RuntimeError("This `live` is not open. Write `with logax.live(...):`.")
         self._context.__exit__(kind, error, traceback)
         self._context = None
         try:

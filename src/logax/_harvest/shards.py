@@ -85,7 +85,7 @@ def _run_shard_map(equation: Equation, args: Sequence[Array], frame: Frame) -> S
         check_vma=params["check_vma"],
     )
     given = frame.threaded(census, streams)
-    laid = jax.tree.map(lambda x: _compat.laid_like(x, params["mesh"], first), given)
+    laid = jax.tree.map(lambda x: _compat.laid_along(x, params["mesh"], axes), given)
     results, states, columns = mapped(list(args), laid, frame.passed())
     frame.states.update(jax.tree.map(_compat.replicated, states))
     for key, block in columns.items():

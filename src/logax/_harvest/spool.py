@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from logax._compat import Array, Equation, Tree
+from logax._compat import Array, Equation, Tree, laid_with
 from logax._harvest import census as counting
 from logax._harvest.call import Fixed, Harvested, Harvester, Traced
 from logax._harvest.census import Census, Tally
@@ -36,7 +36,7 @@ from logax._harvest.storage import (
     value_of,
 )
 from logax._harvest.walker import Frame, Harvest, walk
-from logax._log import as_names
+from logax._log import as_names, as_text
 from logax._logdict import logdict, matches
 from logax._reduce import Record, RecordReducer
 from logax._reducers import as_reducer, is_arithmetic
@@ -83,7 +83,7 @@ def spool(
       TypeError: When called: records of one key do not fit together.
     """
     options = Options(
-        Choice(as_names("argnames", argnames), as_names("tags", tags), prefix),
+        Choice(as_names("argnames", argnames), as_names("tags", tags), as_text("prefix", prefix)),
         bool(keep_logs),
         at_least_one("spool", "interval", 1 if interval is None else interval),
         _frozen_reduce(reduce),
@@ -110,6 +110,7 @@ def _spooled(traced: Traced, options: Options) -> tuple[list[Array], logdict]:
     groups = harvest.plan(census)
     tallies = {name: group.whole for name, group in groups.items()}
     states = {n: started(store, tallies[n].shards) for n, store in harvest.stores.items()}
+    states = laid_with(states, traced.args)
     frame = Frame(harvest, tallies, states)
     results = walk(frame, traced.jaxpr, traced.args)
     blocks = frame.collected()

@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from logax._compat import Array, Tree, make_varying
+from logax._compat import Array, Tree, laid_as, make_varying
 from logax._harvest.census import Tally
 from logax._logdict import missing_step
 from logax._reduce import Record, RecordReducer
@@ -114,7 +114,7 @@ class Ring:
 
     def append(self, state: Tree, block: Block) -> Tree:
         rows, seen = state
-        new = conformed(block, self._tally).block()[:2]
+        new = jax.tree.map(laid_as, conformed(block, self._tally).block()[:2], rows)
         if block.rows() == 1:
             return self._append_one(rows, seen, new, block.valid)
         slot, total = numbered(block, seen)
@@ -246,7 +246,8 @@ def finished(store: Store, state: Tree, shards: Sequence[int]) -> Column:
         return store.finish(state)
     column = jax.vmap(lambda each: finished(store, each, shards[1:]))(state)
     value, steps = jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1), column[:2])
-    return Column(value, steps, None if column.total is None else column.total[0])
+    # All counts are the same; the first of them alone is more than the XLA of JAX 0.8.0 can cut out.
+    return Column(value, steps, None if column.total is None else jnp.max(column.total, axis=0))
 
 
 def conformed(block: Block | Single, tally: Tally) -> Block | Single:

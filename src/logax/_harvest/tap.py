@@ -20,7 +20,7 @@ import jax.numpy as jnp
 
 from logax import _compat
 from logax._compat import Array, Equation, Jaxpr, Tree
-from logax._delivery.calls import begin, forget, receive, started
+from logax._delivery.calls import begin, begin_inside, forget, receive, started
 from logax._delivery.emit import emit, lanes_of, opened, shard_here
 from logax._delivery.packets import Packet, Rows, Site, Stream
 from logax._delivery.records import record
@@ -35,10 +35,10 @@ from logax._harvest.control import any_lane_p
 from logax._harvest.findings import Findings
 from logax._harvest.storage import Block, Single, cut_off
 from logax._harvest.walker import Frame, Harvest, walk
-from logax._log import Entry, LogSpec, as_names, bind_again
+from logax._log import Entry, LogSpec, as_names, as_text, bind_again
 from logax._schedule import at_least_one
 
-PLACE = "@place"
+PLACE = "\0place"  # as no step is called
 
 
 def tap(
@@ -91,7 +91,7 @@ def tap(
     _one_of("lanes", lanes, ("split", "batch"))
     _one_of("on_error", on_error, ("raise", "warn"))
     options = Options(
-        Choice(as_names("argnames", argnames), as_names("tags", tags), prefix),
+        Choice(as_names("argnames", argnames), as_names("tags", tags), as_text("prefix", prefix)),
         bool(keep_logs),
         at_least_one("tap", "interval", 1 if interval is None else interval),
         at_least_one("tap", "buffer", buffer),
@@ -124,6 +124,10 @@ class Ticket:
         """The number of a new call."""
         return begin(self.route)
 
+    def begin_inside(self) -> int:
+        """The number of a new call, while the program runs that it is part of."""
+        return begin_inside(self.route)
+
     def started(self, number: int, result: Tree) -> None:
         """The program of this call runs, and this will be its result."""
         started(number, result)
@@ -150,11 +154,12 @@ def _tapped(traced: Traced, options: Options) -> tuple[list[Array], None]:
     lanes = lanes_of([*traced.args, *_compat.parts(traced.jaxpr)[1]])
     call = traced.number
     if call is None and census:
-        call = opened(lanes, traced.ticket.begin)
+        call = opened(lanes, traced.ticket.begin_inside)
     shard = shard_here() if census else None
     harvest.on_one_shard = shard is not None
     given = Given(call, lanes, jnp.zeros((), jnp.int32) if shard is None else shard)
-    frame = Frame(harvest, census, harvest.started(), given=given if census else None, emits=True)
+    states = _compat.laid_with(harvest.started(), traced.args)
+    frame = Frame(harvest, census, states, given=given if census else None, emits=True)
     results = walk(frame, traced.jaxpr, traced.args)
     if census:
         harvest.end(frame)
@@ -475,7 +480,7 @@ def _number(valid: Array | None) -> Any:
 
 
 def _one_of(name: str, value: Any, choices: tuple[str, ...]) -> None:
-    if value not in choices:
+    if not isinstance(value, str) or value not in choices:
         listed = " or ".join(map(repr, choices))
         raise ValueError(f"`tap` takes `{name}` as {listed}, and got {value!r}.")
 

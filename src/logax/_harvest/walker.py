@@ -228,7 +228,8 @@ class Frame:
         if self.valid is not None:
             real = self.valid if block.valid is None else self.valid & block.valid
             block = block._replace(valid=jax.numpy.broadcast_to(real, (block.rows(),)))
-        self.states[key] = self.harvest.stores[key].append(self.states[key], block)
+        new = self.harvest.stores[key].append(self.states[key], block)
+        self.states[key] = jax.tree.map(_compat.laid_as, new, self.states[key])
 
     def record_all(self, blocks: Collected) -> None:
         """Take in what a part of the program returned, all of it before any of it leaves."""

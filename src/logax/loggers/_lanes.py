@@ -118,7 +118,7 @@ class Lanes:
         silent, before = self.clock - voice.heard, voice.position
         voice.heard = self.clock
         if self.by_step:
-            voice.position = before if step is None else int(step) + 1
+            voice.position = before if step is None else max(int(step) + 1, 0)
             again = voice.position < before and self._may_return(before)
         else:
             again = before == self.total
@@ -138,7 +138,7 @@ class Lanes:
             self.clock += 1
         voice.heard[where] = self.clock
         if self.by_step:
-            after = before if step is None else _spread(step, voice)[where] + 1
+            after = before if step is None else np.maximum(_spread(step, voice)[where] + 1, 0)
             again = (after < before) & self._may_return(before)
         else:
             again = before == (-1 if self.total is None else self.total)

@@ -114,6 +114,11 @@ class ProgressLogger:
 
     def __call__(self, one: record) -> None:
         """Take in a record."""
+        if not isinstance(one, record):
+            raise TypeError(
+                f"`ProgressLogger` takes the records of `tap` and `live`, and got {one!r}. Write "
+                "`logax.tap(f, progress)(x)`."
+            )
         with self._lock:
             if self._closed:
                 return
