@@ -246,7 +246,7 @@ def finished(store: Store, state: Tree, shards: Sequence[int]) -> Column:
         return store.finish(state)
     column = jax.vmap(lambda each: finished(store, each, shards[1:]))(state)
     value, steps = jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1), column[:2])
-    # All counts are the same; the first of them alone is more than the XLA of JAX 0.8.0 can cut out.
+    # All counts are the same. To cut out the first of them is more than the XLA of 0.8.0 can do.
     return Column(value, steps, None if column.total is None else jnp.max(column.total, axis=0))
 
 
