@@ -75,7 +75,7 @@ def _outside() -> tuple[Side, Side]:
 
 def _advance(x: Any) -> Any:
     """A step of a millisecond or more."""
-    grid = jnp.linspace(-1, 1, 1 << 29 if ON_GPU else 1 << 21)
+    grid = jnp.linspace(-1, 1, 1 << 30 if ON_GPU else 1 << 21)
     return jnp.tanh(x + grid).mean() + 0.5
 
 

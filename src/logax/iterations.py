@@ -96,7 +96,7 @@ def log_iteration_async(
         log(data, tags="iteration", step=iteration)
     if type(verbose) is not int or verbose != 0:
         own = {"iteration": iteration, "cost": cost, "gradient_norm": gradient_norm}
-        _say(Iteration(message, bool(fields)), {"verbose": verbose, **own, **fields})
+        _say(_iteration(message, bool(fields)), {"verbose": verbose, **own, **fields})
 
 
 def log_convergence_async(
@@ -143,6 +143,16 @@ def log_convergence_async(
 def is_jax_array(x: Any) -> TypeGuard[jax.Array]:
     """Whether `x` is an array or a tracer of JAX; NumPy arrays and Python numbers are not."""
     return isinstance(x, jax.Array)
+
+
+def _iteration(message: str, is_template: bool) -> Iteration:
+    """Its line; the same again for the same message, since making one takes a while."""
+    line = _lines.get((message, is_template)) if type(message) is str else None
+    if line is None:
+        line = Iteration(message, is_template)
+        if len(_lines) < _MANY:
+            _lines[message, is_template] = line
+    return line
 
 
 def _say(line: Line, values: dict[str, Any]) -> None:
@@ -213,7 +223,7 @@ class _Arrival:
     def __call__(self, parcel: Parcel) -> None:
         if not _logger.isEnabledFor(logging.INFO):
             return
-        writer = _Writer(self.line, time.monotonic())
+        writer = _Writer(self.line, _now())
         deliver_soon(parcel, Route(writer, "split", "raise").deliver)
 
 
@@ -232,7 +242,7 @@ class _Writer:
 
 
 def _write_in_turn(line: Line, values: Mapping[str, Any]) -> None:
-    at = time.monotonic()
+    at = _now()
     if _fetcher.drain(0) and worker.drain(0):
         _write(line, values, (), at)
     else:
@@ -242,11 +252,19 @@ def _write_in_turn(line: Line, values: Mapping[str, Any]) -> None:
 def _send_copies(line: Line, values: dict[str, Any], names: Sequence[str], size: int) -> None:
     """From the device, whenever it is there."""
     arrays = [values.pop(name) for name in names]
+    if all(map(_is_at_hand, arrays)):
+        _fetcher.put(size, _fetch, line, values, names, list(map(np.array, arrays)), _now())
+        return
     try:
         copies = _copied(*arrays)
     except ValueError:  # they are on different devices
         copies = [x for array in arrays for x in _copied(array)]
     _fetcher.put(size, _fetch, line, values, names, copies)
+
+
+def _is_at_hand(x: Any) -> bool:
+    """Whether taking the value is no more than reading it."""
+    return bool(x.is_ready() and x.platform() == "cpu" and x.is_fully_addressable)
 
 
 @jax.jit
@@ -255,9 +273,13 @@ def _copied(*arrays: Array) -> list[Array]:
 
 
 def _fetch(
-    line: Line, values: dict[str, Any], names: Sequence[str], copies: Sequence[Array]
+    line: Line,
+    values: dict[str, Any],
+    names: Sequence[str],
+    copies: Sequence[Array],
+    at: float | None = None,
 ) -> None:
-    """Wait for numbers, and hand them on.
+    """Wait for numbers, unless they were there already at some time, and hand them on.
 
     The worker must not: what it waits for may be of a program that waits for the worker.
     """
@@ -268,7 +290,7 @@ def _fetch(
         return
     values.update(zip(names, arrays, strict=True))
     if line.is_due(values):
-        _hand_on(line, values, time.monotonic())
+        _hand_on(line, values, _now() if at is None else at)
 
 
 def _hand_on(line: Line, values: Mapping[str, Any], at: float) -> None:
@@ -307,6 +329,9 @@ _Tracer = jax.core.Tracer
 _ARRAYS = (jax.Array, np.ndarray, np.generic)
 _OF_PYTHON = {kind: (np.asarray(kind()).dtype, ()) for kind in (bool, int, float, complex)}
 _SIZE = 512  # bytes, about what a line holds
+_MANY = 1024
+_lines: dict[tuple[str, bool], Iteration] = {}
+_now = time.monotonic
 _ONE_ARRAY = jax.tree.structure(0)
 _logger = logging.getLogger(__name__)
 _clock = Clock()

@@ -23,7 +23,8 @@ from logax._log import warn_user
 from logax._schedule import whole
 
 _TURN = 5e-5  # seconds: a program must not wait longer for the thread to let go of Python
-_PAUSE = 2e-3
+_PAUSE = 2e-2  # seconds: nobody sees a record sooner, and being woken for each is dear
+_PLENTY = 4 * 2**20  # bytes: for so many there is no pause, their memory is needed again
 _VERY_LONG = 5.0
 _MORE = 16 * 2**20  # bytes
 
@@ -47,6 +48,7 @@ class Worker:
         )
         self._bytes = 0
         self._idle = True  # the thread has nothing to do
+        self._pauses = False  # it has, and waits for more
         self._hurry = 0
         self.done = 0
         self.discards, self.discarded = False, 0
@@ -75,7 +77,7 @@ class Worker:
             self._jobs.append((size, job, arguments))
             self._bytes += size
             self.start()
-            if self._idle:
+            if self._idle or (self._pauses and self._bytes > _PLENTY):
                 self._changed.notify_all()
         return True
 
@@ -143,7 +145,9 @@ class Worker:
                     self._changed.wait_for(lambda: bool(self._jobs))
                     self._idle = False
                     # Whoever puts in one thing puts in more: let them, and then do all at once.
-                    self._changed.wait_for(lambda: self._hurry > 0, _PAUSE)
+                    self._pauses = True
+                    self._changed.wait_for(lambda: self._hurry > 0 or self._bytes > _PLENTY, _PAUSE)
+                    self._pauses = False
                     usual = sys.getswitchinterval()
                     sys.setswitchinterval(min(usual, _TURN))
                 size, job, arguments = self._jobs.popleft()
