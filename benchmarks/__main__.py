@@ -119,7 +119,7 @@ def table(report: dict[str, Any]) -> str:
 def duration(seconds: float) -> str:
     """Three digits in the unit that suits."""
     for unit, size in (("s", 1.0), ("ms", 1e-3)):
-        if seconds >= size:
+        if abs(seconds) >= size:
             return f"{seconds / size:.3g} {unit}"
     return f"{seconds / 1e-6:.3g} µs"
 

@@ -46,7 +46,7 @@ def await_callbacks() -> None:
     """Wait until all records were given to callbacks, without asking for errors."""
     jax.effects_barrier()
     with worker._changed:
-        done = worker._changed.wait_for(lambda: not worker._jobs and worker._idle, LONG)
+        done = worker._changed.wait_for(worker._is_done, LONG)
     assert done
 
 

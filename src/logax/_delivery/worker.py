@@ -47,8 +47,8 @@ class Worker:
             collections.deque()
         )
         self._bytes = 0
-        self._idle = True  # the thread has nothing to do
-        self._pauses = False  # it has, and waits for more
+        self._idle = False  # the thread waits for something to do
+        self._pauses = False  # it has that, and waits for more
         self._hurry = 0
         self.done = 0
         self.discards, self.discarded = False, 0
@@ -107,7 +107,10 @@ class Worker:
 
     def drain(self, deadline: float | None) -> bool:
         """Wait until all jobs are done, and say whether they are."""
-        return self.wait_until(lambda: not self._jobs and self._idle, deadline)
+        return self.wait_until(self._is_done, deadline)
+
+    def _is_done(self) -> bool:
+        return self._thread is None or (self._idle and not self._jobs)
 
     def wait_until(self, holds: Callable[[], bool], deadline: float | None) -> bool:
         """Wait until jobs have made something hold, and say whether it does."""
