@@ -46,7 +46,7 @@ def await_callbacks() -> None:
     """Wait until all records were given to callbacks, without asking for errors."""
     jax.effects_barrier()
     with worker._changed:
-        done = worker._changed.wait_for(worker._is_done, LONG)
+        done = worker._changed.wait_for(worker.is_done, LONG)
     assert done
 
 
@@ -993,6 +993,30 @@ def test_nor_are_those_of_a_program_that_another_thread_started(tmp_path: Path) 
     )
     assert (code, err) == (0, "")
     assert numbers(tmp_path / "late") == list(range(30))
+
+
+def test_a_daemon_thread_that_never_gets_to_run_its_program_does_not_hold_up_the_exit(
+    tmp_path: Path,
+) -> None:
+    code, _, err = finish(
+        start(
+            """
+            begun = threading.Event()
+
+            def function(x):
+                begun.set()  # while it is traced
+                threading.Event().wait()
+
+            target = logax.tap(function, into("never"))
+            threading.Thread(target=target, args=(1,), daemon=True).start()
+            begun.wait()
+            logax.tap(lambda x: count(x, 5), into("few"))(0)
+            """,
+            tmp_path,
+        )
+    )
+    assert (code, err) == (0, "")
+    assert numbers(tmp_path / "few") == list(range(5))
 
 
 def test_a_process_that_ends_with_an_error_tells_all_and_loses_no_record(tmp_path: Path) -> None:

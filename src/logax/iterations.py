@@ -243,7 +243,7 @@ class _Writer:
 
 def _write_in_turn(line: Line, values: Mapping[str, Any]) -> None:
     at = _now()
-    if _fetcher.drain(0) and worker.drain(0):
+    if _fetcher.is_done() and worker.is_done():
         _write(line, values, (), at)
     else:
         _fetcher.put(_SIZE, _hand_on, line, values, at)
@@ -252,19 +252,17 @@ def _write_in_turn(line: Line, values: Mapping[str, Any]) -> None:
 def _send_copies(line: Line, values: dict[str, Any], names: Sequence[str], size: int) -> None:
     """From the device, whenever it is there."""
     arrays = [values.pop(name) for name in names]
-    if all(map(_is_at_hand, arrays)):
-        _fetcher.put(size, _fetch, line, values, names, list(map(np.array, arrays)), _now())
+    for x in arrays:
+        if not (x.is_ready() and x.platform() == "cpu" and x.is_fully_addressable):
+            break
+    else:  # taking them is no more than reading them
+        _fetcher.put(size, _fetch, line, values, names, [np.array(x) for x in arrays], _now())
         return
     try:
         copies = _copied(*arrays)
     except ValueError:  # they are on different devices
         copies = [x for array in arrays for x in _copied(array)]
     _fetcher.put(size, _fetch, line, values, names, copies)
-
-
-def _is_at_hand(x: Any) -> bool:
-    """Whether taking the value is no more than reading it."""
-    return bool(x.is_ready() and x.platform() == "cpu" and x.is_fully_addressable)
 
 
 @jax.jit
@@ -284,7 +282,7 @@ def _fetch(
     The worker must not: what it waits for may be of a program that waits for the worker.
     """
     try:
-        arrays = jax.device_get(copies)
+        arrays = copies if at is not None else jax.device_get(copies)
     except BaseException as error:  # noqa: BLE001 - whatever the computation raises
         _failed("The values of a line could not be computed", error)
         return
@@ -294,7 +292,7 @@ def _fetch(
 
 
 def _hand_on(line: Line, values: Mapping[str, Any], at: float) -> None:
-    if worker.drain(0):
+    if worker.is_done():
         _write_safely(line, values, at)
     elif not worker.put(_SIZE, _write_safely, line, values, at):
         troubles.dropped(f"the lines of `{__name__}`", 1)

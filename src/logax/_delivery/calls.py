@@ -50,7 +50,7 @@ class Call:
     """One run of a tapped function."""
 
     def __init__(self, route: Route) -> None:
-        self.thread = threading.get_ident()
+        self.thread = threading.current_thread()
         self.running = threading.Event()  # once that thread has handed it to JAX
         self.result: Any = None
         self._route = route
@@ -261,14 +261,13 @@ def _settle(before: int) -> None:
 
 def _await_programs(deadline: float | None) -> bool:
     """Wait for the programs that have begun, and say whether they have ended."""
-    here = threading.get_ident()
     begun = list(_calls.values())
-    others = [call for call in begun if call.thread != here or call.running.is_set()]
+    awaited = [call for call in begun if call.running.is_set() or _will_run(call.thread)]
     await_effects = effects_of_this_thread()
 
     def await_all() -> None:
         await_effects()
-        for call in others:
+        for call in awaited:
             call.await_program()
 
     if deadline is None:
@@ -282,6 +281,12 @@ def _await_programs(deadline: float | None) -> bool:
     if begun:
         worker.put(0, _settle, next(_numbers) % 2**32, waits=False)
     return True
+
+
+def _will_run(thread: threading.Thread) -> bool:
+    """Whether what a thread is about to hand to JAX can be waited for."""
+    is_left_behind = worker.exits and thread.daemon
+    return thread is not threading.current_thread() and not is_left_behind
 
 
 def _single(parcel: Parcel) -> Rows | None:

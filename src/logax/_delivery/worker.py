@@ -39,6 +39,7 @@ class Worker:
     def __init__(self) -> None:
         self.limit = 256 * 2**20
         self.blocks = True
+        self.exits = False  # whether Python does
         self._reset()
 
     def _reset(self) -> None:
@@ -107,9 +108,10 @@ class Worker:
 
     def drain(self, deadline: float | None) -> bool:
         """Wait until all jobs are done, and say whether they are."""
-        return self.wait_until(self._is_done, deadline)
+        return self.wait_until(self.is_done, deadline)
 
-    def _is_done(self) -> bool:
+    def is_done(self) -> bool:
+        """Whether there is nothing to do."""
         return self._thread is None or (self._idle and not self._jobs)
 
     def wait_until(self, holds: Callable[[], bool], deadline: float | None) -> bool:
@@ -324,6 +326,7 @@ def before_flush(await_programs: Callable[[float | None], bool]) -> None:
 
 
 def _flush_at_exit() -> None:
+    worker.exits = True
     try:
         flush()
     except BaseException:  # noqa: BLE001 - there is nobody left to raise it to
