@@ -142,7 +142,7 @@ def _allowed(scalars: int) -> tuple[Side, Side]:
 
 def _dear_steps() -> tuple[Side, Side]:
     """Steps of some twenty microseconds or more."""
-    grid = jnp.linspace(-1, 1, 1 << 23 if ON_GPU else 1 << 15)
+    grid = jnp.linspace(-1, 1, 1 << 24 if ON_GPU else 1 << 15)
 
     def advance(carry: Any) -> Any:
         return jnp.tanh(carry + grid).mean() + 0.5
