@@ -62,6 +62,9 @@ class Ticket(Protocol):
     def begin(self) -> int:
         """The number of a new call."""
 
+    def begin_inside(self) -> int:
+        """The number of a new call, while the program runs that it is part of."""
+
     def started(self, number: int, result: Tree) -> None:
         """The program of this call runs, and this will be its result."""
 

@@ -1,0 +1,367 @@
+"""The harvest of `tap`: records leave the program while it runs.
+
+Each record gets its place in the order of the program. Then it waits, with others, until there are
+`buffer` of them, and all leave in one emission. They wait as what spooled records are: results of
+the parts of the program (`Block`), up to the next place where they can leave. Such places are the
+ends of iterations: a scan is cut into stretches of as many iterations as fill the buffer. Records
+whose number is not known before they are made are moved to a buffer of constant size there, which
+is emptied when the next ones would not fit; a `while` loop stops for that.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from logax._compat import Array, Equation, Jaxpr, Tree
+from logax._delivery.calls import receive
+from logax._delivery.emit import emit
+from logax._delivery.packets import Packet, Rows, Site, Stream
+from logax._delivery.worker import worker
+from logax._harvest import census as counting
+from logax._harvest.buffer import Buffer, number_of_real
+from logax._harvest.census import Census, Tally
+from logax._harvest.choice import Choice, Part, leave
+from logax._harvest.control import any_lane_p
+from logax._harvest.findings import Findings
+from logax._harvest.storage import Block, Single, cut_off
+from logax._harvest.walker import Frame, Harvest
+from logax._log import Entry, LogSpec, bind_again
+
+PLACE = "\0place"  # as no step is called
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """What a call of `tap` asks for, as far as the program depends on it."""
+
+    choice: Choice
+    keep_logs: bool
+    interval: int
+    buffer: int
+
+
+class Given(NamedTuple):
+    """What is at hand everywhere: the number of the call, its lanes, and the shard."""
+
+    call: Array
+    lanes: Array
+    shard: Array
+
+
+class Tap(Harvest):
+    """The harvest that emits the chosen logs and leaves the others to the one outside."""
+
+    streams = True
+
+    def __init__(self, options: Options, outer: bool) -> None:
+        super().__init__()
+        self.options, self._outer = options, outer
+        self.found = Findings()
+        self._names: dict[Any, str] = {}
+        self._specs: dict[str, LogSpec] = {}
+        self._sites: dict[str, Site] = {}
+        self._streams: tuple[Stream, ...] = ()
+        self._paths: dict[tuple[int, ...], dict[str, Tally]] = {}
+        self._counters: dict[str, str] = {}
+        self._apart = False
+        self.on_one_shard = False
+        self._buffers: dict[tuple[int, ...], Buffer] = {}
+
+    # What there is.
+
+    def census_of_log(self, equation: Equation) -> Census:
+        """The chosen part of the log, as one record."""
+        spec = equation.params["spec"]
+        self.found.add(spec)
+        chosen, _ = self.options.choice.split(spec, [atom.aval for atom in equation.invars])
+        census: Census = {}
+        for name, part in self._parts(chosen):
+            self._specs[name] = taken = part.as_spec()
+            (tally,) = counting.of_log([_whole(taken)], taken, part.flat()).values()
+            self._check_size(taken, tally)
+            steps = {**tally.steps, PLACE: jax.ShapeDtypeStruct((), jnp.int32)}
+            if self.options.interval > 1:
+                tally = tally.maybe()
+            census[name] = dataclasses.replace(tally, steps=steps)
+        return census
+
+    def _parts(self, chosen: Part) -> Iterator[tuple[str, Part]]:
+        """The records that one log makes, each with a name for its site and types.
+
+        There is one record, unless its keys must be thinned apart.
+        """
+        for part in chosen.apart() if self._apart else [chosen] if chosen.entries else []:
+            site = (part.as_spec(), *((x.shape, x.dtype) for x in part.flat()))
+            yield self._names.setdefault(site, f"{len(self._names)}: {part.as_spec()}"), part
+
+    def _check_size(self, spec: LogSpec, tally: Tally) -> None:
+        size = sum(math.prod(like.shape) * like.dtype.itemsize for like in tally.leaves)
+        if size > worker.limit:
+            raise ValueError(
+                f"A record of {', '.join(f'`{e.key}`' for e in spec.entries)}, logged at "
+                f"{spec.site}, has {size} bytes, and the queue on the host takes {worker.limit}. "
+                "Write `logax.configure(queue_bytes=...)` with more, or log less."
+            )
+
+    def planned(self, jaxpr: Jaxpr) -> Census:
+        """The census of the program; decides where records wait, and what the host must know."""
+        census = self.census(jaxpr)
+        if self.options.interval > 1 and not self._count_keys(census):
+            self._apart = True
+            self.memo.clear()
+            self._specs.clear()
+            census = self.census(jaxpr)
+            self._count_keys(census)
+        self._plan(census, self._totals(census, jaxpr))
+        return census
+
+    def _totals(self, census: Census, jaxpr: Jaxpr) -> dict[str, int]:
+        """How many records each key has, where the program says so."""
+        interval, specs = self.options.interval, self._specs
+        if interval > 1:
+            whole = Tap(dataclasses.replace(self.options, interval=1), self._outer)
+            census, specs = whole.census(jaxpr), whole._specs
+        tallies: dict[str, list[Tally]] = {}
+        for name, tally in census.items():
+            for entry in specs[name].entries:
+                tallies.setdefault(entry.key, []).append(tally)
+        return {
+            key: -(-sum(tally.most or 0 for tally in own) // interval)
+            for key, own in tallies.items()
+            if all(tally.exact for tally in own)
+        }
+
+    def _count_keys(self, census: Census) -> bool:
+        """Keys that are always logged together share a counter; False if some only at times."""
+        sites: dict[str, set[str]] = {}
+        for name in census:
+            for entry in self._specs[name].entries:
+                sites.setdefault(entry.key, set()).add(name)
+        for name in census:
+            together = {frozenset(sites[entry.key]) for entry in self._specs[name].entries}
+            if len(together) > 1:
+                return False
+            self._counters[name] = min(together.pop())
+        return True
+
+    def _plan(self, census: Census, totals: dict[str, int]) -> None:
+        for name, tally in census.items():
+            self._paths.setdefault(tally.shards, {})[name] = tally
+        exact = all(tally.exact for tally in census.values())
+        self._streams = tuple(
+            Stream(path, _bound(tallies) if exact else None)
+            for path, tallies in self._paths.items()
+        )
+        bound = _bound(census)
+        size = self.options.buffer
+        if size > 1 and not exact and (bound is None or bound > size):
+            self._buffers = {path: Buffer(size, own) for path, own in self._paths.items()}
+        self._sites = {
+            name: Site(spec, totals.get(spec.entries[0].key)) for name, spec in self._specs.items()
+        }
+
+    # States: how many records there were, how many of each site, and what waits.
+
+    def started(self) -> dict[str, Tree]:
+        """The states before the first record."""
+        states: dict[str, Tree] = {}
+        for path, tallies in self._paths.items():
+            zero = jnp.zeros(path, jnp.int32)
+            states[f"place{path}"] = zero
+            if self.options.interval > 1:
+                states |= {f"seen{path}{self._counters[name]}": zero for name in tallies}
+            if path in self._buffers:
+                states[f"buffer{path}"] = self._buffers[path].start(path)
+        return states
+
+    def threaded(self, frame: Frame, census: Census, emits: bool) -> dict[str, Tree]:
+        """The counts, and where a part emits, what waits; records before it go first."""
+        if emits and frame.emits:
+            self.settle(frame)
+        paths = {(*frame.shards, *tally.shards) for tally in census.values()}
+        kinds = ("place", "seen", "buffer") if emits else ("place", "seen")
+        starts = tuple(f"{kind}{path}" for path in paths for kind in kinds)
+        return {key: state for key, state in frame.states.items() if key.startswith(starts)}
+
+    # Where records leave.
+
+    def emits_inside(self, frame: Frame, census: Census, again: bool) -> bool:
+        """Where there are too many to wait; in what may run twice only if there is no bound."""
+        bound = _bound(census)
+        if bound is None:
+            return True
+        return frame.emits and not again and bound >= self.options.buffer
+
+    def through_branches(self, frame: Frame, census: Census) -> tuple[dict[str, Tree], bool]:
+        """Branches emit what is too much to be returned."""
+        emits = self.emits_inside(frame, census, again=False)
+        return frame.threaded(census, emits), emits
+
+    def cut(self, frame: Frame, census: Census, length: int) -> int:
+        """As many iterations as fill the buffer, and rather a few less if that leaves no rest."""
+        bound, size = _bound(census), self.options.buffer
+        if bound is None:
+            return 1
+        if not frame.emits or length * bound <= size:
+            return 0
+        if bound >= size:
+            return 1
+        most = min(size // bound, length)
+        return next((n for n in range(most, most // 2, -1) if length % n == 0), most)
+
+    def waits(self, census: Census) -> bool:
+        """Where the buffer has room for an iteration."""
+        bound = _bound(census)
+        return bool(self._buffers) and bound is not None and 0 < bound <= self.options.buffer
+
+    def lacks_room(self, frame: Frame, states: dict[str, Tree], census: Census) -> Array:
+        """Whether the records of one iteration might not fit."""
+        buffer = self._buffers[frame.shards]
+        return buffer.lacks_room(states[f"buffer{frame.shards}"], _bound(census))
+
+    def took(self, frame: Frame) -> None:
+        """Let go of what is enough for an emission."""
+        rows = sum(math.prod(r.leading()) for parts in frame.blocks.values() for r in parts)
+        if rows >= self.options.buffer:
+            self.settle(frame)
+
+    def settle(self, frame: Frame, *, has_room: bool = False) -> None:
+        """Emit all records of the frame, or put them into the buffer."""
+        collected, frame.blocks = frame.collected(), {}
+        blocks = {name: records.block() for name, records in collected.items()}
+        blocks = {name: block for name, block in blocks.items() if block.rows()}
+        if not blocks:
+            return
+        # What leaves together must be without gaps in the order of the program.
+        key = f"buffer{frame.shards}"
+        if key not in frame.states:
+            self._emit(frame, self._all_rows(blocks))
+        elif sum(block.rows() for block in blocks.values()) > self.options.buffer:
+            self.empty_buffer(frame)
+            self._emit(frame, self._all_rows(blocks))
+        else:
+            if not has_room:
+                self._make_room(frame, number_of_real(blocks))
+            frame.states[key] = self._buffers[frame.shards].add(frame.states[key], blocks)
+
+    def _make_room(self, frame: Frame, more: Any) -> None:
+        """Empty the buffer if so many more would not fit."""
+        key = f"buffer{frame.shards}"
+        full = self._buffers[frame.shards].lacks_room(frame.states[key], more)
+        if frame.valid is not None:
+            full &= frame.valid
+
+        def emptied(buffer: Tree) -> Tree:
+            child = frame.child({key: buffer}, frame.passed())
+            self.empty_buffer(child)
+            return child.states[key]
+
+        frame.states[key] = jax.lax.cond(
+            any_lane_p.bind(full), emptied, lambda buffer: buffer, frame.states[key]
+        )
+
+    def empty_buffer(self, frame: Frame) -> None:
+        """Emit what waits."""
+        buffer, key = self._buffers.get(frame.shards), f"buffer{frame.shards}"
+        if buffer is not None:
+            self._emit(frame, self._waiting_rows(frame))
+            frame.states[key] = buffer.emptied(frame.states[key], frame.valid)
+
+    def _waiting_rows(self, frame: Frame) -> dict[str, Rows]:
+        state = frame.states[f"buffer{frame.shards}"]
+        content = self._buffers[frame.shards].content(state, frame.valid)
+        return {n: self._rows(n, each)._replace(gate=real) for n, (each, real) in content.items()}
+
+    def _all_rows(self, records: Mapping[str, Block | Single]) -> dict[str, Rows]:
+        return {name: self._rows(name, each.block()) for name, each in records.items()}
+
+    def _rows(self, name: str, block: Block) -> Rows:
+        steps = [block.steps[step] for step in self._specs[name].steps]
+        return Rows([*block.leaves, *steps], block.steps[PLACE], block.valid)
+
+    def _emit(self, frame: Frame, rows: dict[str, Rows], ends: Sequence[Array] = ()) -> None:
+        given: Given = frame.given
+        stream = list(self._paths).index(frame.shards) if frame.shards in self._paths else 0
+        packet = Packet(
+            tuple(self._sites[name] for name in rows),
+            tuple(each.gate is not None for each in rows.values()),
+            stream,
+            self._streams,
+            bool(ends),
+            self.on_one_shard,
+        )
+        operands = packet.flat(given.call, given.shard, [*rows.values()], [*ends])
+        emit(packet, given.lanes, operands, receive)
+
+    def end(self, frame: Frame) -> None:
+        """Emit the rest, and say that it is the rest unless the host knows."""
+        rows: dict[str, Rows] = {}
+        if frame.shards in self._buffers:
+            self.settle(frame)
+            rows = self._waiting_rows(frame)
+        else:
+            rows = self._all_rows(frame.collected())
+        ends = []
+        if any(stream.total is None for stream in self._streams):
+            ends = [
+                frame.states[f"place{path}"].reshape(-1) if path else frame.states[f"place{path}"]
+                for path in self._paths
+            ]
+        if rows or ends:
+            self._emit(frame, rows, ends)
+
+    # What is done with a log.
+
+    def on_log(self, equation: Equation, args: Sequence[Array], frame: Frame) -> None:
+        """Give the chosen part its place; bind the rest, or all of it, for an outer harvest."""
+        spec = equation.params["spec"]
+        args = [jnp.asarray(x) for x in args]
+        chosen, rest = self.options.choice.split(spec, args)
+        for name, part in self._parts(chosen):
+            if frame.takes(name):
+                self._record(frame, name, part)
+            elif self._outer and not self.options.keep_logs:
+                bind_again(part.flat(), part.as_spec())
+        if self._outer:
+            leave(args, spec, rest, self.options.keep_logs)
+
+    def _record(self, frame: Frame, name: str, part: Part) -> None:
+        valid, path = frame.valid, frame.shards
+        if self.options.interval > 1:
+            counter = f"seen{path}{self._counters[name]}"
+            seen = frame.states[counter]
+            due = seen % self.options.interval == 0
+            frame.states[counter] = seen + _number(valid)
+            valid = due if valid is None else due & valid
+        place = frame.states[f"place{path}"]
+        frame.states[f"place{path}"] = place + _number(valid)
+        arrays = [cut_off(x) for own in part.operands for x in own]
+        steps = dict(zip(part.spec.steps, map(cut_off, part.steps), strict=True))
+        frame.record(name, Single(tuple(arrays), {**steps, PLACE: place}, valid))
+
+    def on_shard(self, given: Given, index: Array, number: int) -> Given:
+        """Shards are counted through all levels."""
+        return given._replace(shard=given.shard * number + index)
+
+
+def _whole(spec: LogSpec) -> Entry:
+    """All entries of a log as one, as far as their arrays go."""
+    leaves = tuple(leaf for entry in spec.entries for leaf in entry.leaves)
+    return Entry(", ".join(entry.key for entry in spec.entries), None, leaves)
+
+
+def _bound(census: Census) -> int | None:
+    """How many records there are at most."""
+    if any(tally.most is None for tally in census.values()):
+        return None
+    return sum(tally.most or 0 for tally in census.values())
+
+
+def _number(valid: Array | None) -> Any:
+    return 1 if valid is None else valid.astype(jnp.int32)
