@@ -31,7 +31,9 @@ def test_a_hard_program_delivers_what_the_oracle_recorded(program: Program, buff
 
 
 @each_hard_program
-@pytest.mark.parametrize("buffer", BUFFERS)
+@pytest.mark.parametrize(
+    "buffer", [7, *(pytest.param(size, marks=pytest.mark.slow) for size in (1, 2, 64))]
+)
 def test_each_lane_of_a_hard_program_delivers_its_records(program: Program, buffer: int) -> None:
     check_tapped_lanes(program, buffer, STATES, whole=buffer == 7)
 
