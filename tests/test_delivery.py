@@ -995,6 +995,24 @@ def test_nor_are_those_of_a_program_that_another_thread_started(tmp_path: Path) 
     assert numbers(tmp_path / "late") == list(range(30))
 
 
+def test_nor_are_those_of_a_thread_that_begins_while_the_process_exits(tmp_path: Path) -> None:
+    code, _, err = finish(
+        start(
+            """
+            def later():
+                threading.main_thread().join()
+                logax.configure(queue_bytes=2000)
+                logax.tap(lambda x: count(x, 30), into("late"))(0)
+
+            threading.Thread(target=later).start()
+            """,
+            tmp_path,
+        )
+    )
+    assert (code, err) == (0, "")
+    assert numbers(tmp_path / "late") == list(range(30))
+
+
 def test_a_daemon_thread_that_never_gets_to_run_its_program_does_not_hold_up_the_exit(
     tmp_path: Path,
 ) -> None:

@@ -57,12 +57,16 @@ class Worker:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Start the thread, unless it runs: early, since Python starts none when it exits."""
+        """Start the thread, unless it runs; early, since Python starts none when it exits."""
         if self._thread is None:
             with self._changed:
                 if self._thread is None:
-                    self._thread = threading.Thread(target=self._run, name="logax", daemon=True)
-                    self._thread.start()
+                    thread = threading.Thread(target=self._run, name="logax", daemon=True)
+                    try:
+                        thread.start()
+                    except RuntimeError:  # Python exits already; then `drain` does what there is
+                        return
+                    self._thread = thread
 
     def put(self, size: int, job: Callable[..., None], *arguments: Any, waits: bool = True) -> bool:
         """Queue a job that holds so many bytes; False if it is full and nobody may wait.
@@ -94,7 +98,7 @@ class Worker:
         done for very long, more is let in, and more again after as long, until something is.
         """
         with self._in_a_hurry():
-            while not (self._has_room(size) or self.is_current()):
+            while not (self._has_room(size) or self.is_current() or self._thread is None):
                 done = self.done
                 moved = self._changed.wait_for(lambda: self._has_room(size), _VERY_LONG)
                 if not moved and self.done == done:
@@ -108,11 +112,13 @@ class Worker:
 
     def drain(self, deadline: float | None) -> bool:
         """Wait until all jobs are done, and say whether they are."""
+        while self._thread is None and self._jobs:
+            self._do(*self._jobs.popleft())
         return self.wait_until(self.is_done, deadline)
 
     def is_done(self) -> bool:
         """Whether there is nothing to do."""
-        return self._thread is None or (self._idle and not self._jobs)
+        return not self._jobs and (self._idle or self._thread is None)
 
     def wait_until(self, holds: Callable[[], bool], deadline: float | None) -> bool:
         """Wait until jobs have made something hold, and say whether it does."""
@@ -155,20 +161,23 @@ class Worker:
                     self._pauses = False
                     usual = sys.getswitchinterval()
                     sys.setswitchinterval(min(usual, _TURN))
-                size, job, arguments = self._jobs.popleft()
-            try:
-                job(*arguments)
-            except BaseException as error:  # noqa: BLE001 - the thread must live on
-                failure = DeliveryError(f"Delivery failed: {described(error)}")
-                failure.__cause__ = error
-                troubles.failed(job, failure)
-            del job, arguments
-            with self._changed:
-                self._bytes -= size
-                self.done += 1
-                self._extra = 0
-                if self._hurry:
-                    self._changed.notify_all()
+                entry = self._jobs.popleft()
+            self._do(*entry)
+            del entry
+
+    def _do(self, size: int, job: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+        try:
+            job(*arguments)
+        except BaseException as error:  # noqa: BLE001 - the thread must live on
+            failure = DeliveryError(f"Delivery failed: {described(error)}")
+            failure.__cause__ = error
+            troubles.failed(job, failure)
+        with self._changed:
+            self._bytes -= size
+            self.done += 1
+            self._extra = 0
+            if self._hurry:
+                self._changed.notify_all()
 
 
 def described(error: BaseException) -> str:
