@@ -32,6 +32,9 @@ Tree: TypeAlias = Any
 # The class of arrays that are no tracers. Making one to ask it would start JAX's devices.
 ConcreteArray: type = _ArrayImpl
 
+_EXPLICIT = jax.sharding.AxisType.Explicit
+_NO_MESH = jax.sharding.AbstractMesh((), ())
+
 # Whether no transformation is being traced here. Private on every version.
 outside_of_traces: Callable[[], bool] = _core.trace_state_clean
 
@@ -197,7 +200,7 @@ def replicated(x: Array) -> Array:
 
 def laid_as(x: Array, like: Array) -> Array:
     """The value as one that `like`, which is whole on every device, can be exchanged for."""
-    mesh = _layout(like)[0]
+    x, mesh = replicated(x), _layout(like)[0]
     return x if mesh is None or _layout(x)[0] == mesh else _whole_on(mesh, x)
 
 
@@ -219,10 +222,6 @@ def _layout(x: Array) -> tuple[Any, Any]:
 def _whole_on(mesh: Any, x: Array) -> Array:
     whole = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
     return jax.sharding.reshard(x, whole)
-
-
-_EXPLICIT = jax.sharding.AxisType.Explicit
-_NO_MESH = jax.sharding.AbstractMesh((), ())
 
 
 def laid_along(x: Array, mesh: Any, axes: Sequence[str]) -> Array:

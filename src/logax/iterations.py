@@ -96,7 +96,8 @@ def log_iteration_async(
         log(data, tags="iteration", step=iteration)
     if type(verbose) is not int or verbose != 0:
         own = {"iteration": iteration, "cost": cost, "gradient_norm": gradient_norm}
-        _say(_iteration(message, bool(fields)), {"verbose": verbose, **own, **fields})
+        made = _iteration if isinstance(message, str) else Iteration
+        _say(made(message, bool(fields)), {"verbose": verbose, **own, **fields})
 
 
 def log_convergence_async(
@@ -143,16 +144,6 @@ def log_convergence_async(
 def is_jax_array(x: Any) -> TypeGuard[jax.Array]:
     """Whether `x` is an array or a tracer of JAX; NumPy arrays and Python numbers are not."""
     return isinstance(x, jax.Array)
-
-
-def _iteration(message: str, is_template: bool) -> Iteration:
-    """Its line; the same again for the same message, since making one takes a while."""
-    line = _lines.get((message, is_template)) if type(message) is str else None
-    if line is None:
-        line = Iteration(message, is_template)
-        if len(_lines) < _MANY:
-            _lines[message, is_template] = line
-    return line
 
 
 def _say(line: Line, values: dict[str, Any]) -> None:
@@ -327,8 +318,7 @@ _Tracer = jax.core.Tracer
 _ARRAYS = (jax.Array, np.ndarray, np.generic)
 _OF_PYTHON = {kind: (np.asarray(kind()).dtype, ()) for kind in (bool, int, float, complex)}
 _SIZE = 512  # bytes, about what a line holds
-_MANY = 1024
-_lines: dict[tuple[str, bool], Iteration] = {}
+_iteration = functools.lru_cache(maxsize=1024)(Iteration)  # making one takes a while
 _now = time.monotonic
 _ONE_ARRAY = jax.tree.structure(0)
 _logger = logging.getLogger(__name__)

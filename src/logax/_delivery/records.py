@@ -74,13 +74,15 @@ def _short(value: Any) -> str:
     return "{" + ", ".join(_short(leaf) for leaf in leaves) + "}"
 
 
-def made(site: Site, arrays: Sequence[Any], lane: tuple[int, ...], shard: int | None) -> record:
+def made(
+    site: Site, arrays: Sequence[Any], lane: tuple[int, ...], shard: int | None, real: Any
+) -> record:
     """One record of a site, given its arrays: leaves, then steps."""
     spec = site.spec
     # There are more arrays than keys: steps come after the values.
     one = record(zip(site.keys, arrays) if site.plain else _values(site, arrays))  # noqa: B905
     one.steps = dict(zip(spec.steps, arrays[len(arrays) - len(spec.steps) :], strict=True))
-    one.lane, one.shard, one.real = lane, shard, None
+    one.lane, one.shard, one.real = lane, shard, real
     one.site, one.tags, one.total = spec.site, spec.tags, site.total
     return one
 

@@ -65,8 +65,7 @@ class Route:
                 continue
             one = None
             try:
-                one = made(site, arrays, lane, batch.shard)
-                one.real = real
+                one = made(site, arrays, lane, batch.shard, real)
                 self.callback(one)
             except BaseException as error:  # noqa: BLE001 - even an exit, which would end the thread
                 self._failed(site, one, error)

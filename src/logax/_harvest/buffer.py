@@ -11,10 +11,9 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 
-from logax._compat import Array, Tree, replicated
+from logax._compat import Array, Tree
 from logax._harvest.census import Census
 from logax._harvest.storage import Block, Ring, started
 
@@ -45,9 +44,7 @@ class Buffer:
         """The state with these records, for which there is room."""
         new = dict(state)
         for name, block in blocks.items():
-            # The buffer starts before it is known how values are laid.
-            laid = jax.tree.map(replicated, block)
-            new[name] = self._rings[name].append(state[name], laid)
+            new[name] = self._rings[name].append(state[name], block)
         return new
 
     def content(self, state: Tree, valid: Array | None) -> dict[str, tuple[Block, Array]]:
