@@ -1059,7 +1059,9 @@ def test_a_process_that_ends_with_an_error_tells_all_and_loses_no_record(tmp_pat
     assert "It raised for 4 more records after that one." in err
 
 
-@pytest.mark.parametrize("devices", ["one device", "several devices"])
+@pytest.mark.parametrize(
+    "devices", ["one device", pytest.param("several devices", marks=pytest.mark.slow)]
+)
 def test_a_callback_that_runs_a_program_while_the_queue_is_full_does_not_hang(
     tmp_path: Path, devices: str
 ) -> None:

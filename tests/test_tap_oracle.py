@@ -38,7 +38,7 @@ def test_each_lane_of_a_hard_program_delivers_its_records(program: Program, buff
     check_tapped_lanes(program, buffer, STATES, whole=buffer == 7)
 
 
-@settings(max_examples=45)
+@settings(max_examples=24)
 @given(programs(), buffers, states())
 def test_a_random_program_delivers_what_the_oracle_recorded(
     program: Program, buffer: int, state: State
@@ -46,7 +46,7 @@ def test_a_random_program_delivers_what_the_oracle_recorded(
     check_tapped(program, buffer, state)
 
 
-@settings(max_examples=20)
+@settings(max_examples=10)
 @given(programs(), st.sampled_from((1, 2, 7, 64)), st.lists(states(), min_size=3, max_size=4))
 def test_each_lane_of_a_random_program_delivers_its_records(
     program: Program, buffer: int, lanes: list[State]

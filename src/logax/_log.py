@@ -22,9 +22,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import sys
 import threading
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -36,6 +34,7 @@ from jax.interpreters import ad, batching, mlir
 
 from logax import _schedule
 from logax._compat import Array, Tree
+from logax._errors import caller, received, warn_user
 from logax._logdict import leaf_name
 from logax._show import shown
 
@@ -205,7 +204,7 @@ def _bind(data: Data, steps: dict[str, Array], options: _Options) -> None:
     if not isinstance(data, Mapping):
         raise TypeError(
             f"`log` at {site} takes a mapping from names to values, or a function that returns "
-            f'one, and got {_received(data)}. Write `log({{"name": value}})`.'
+            f'one, and got {received(data)}. Write `log({{"name": value}})`.'
         )
     operands: list[Array] = []
     entries = []
@@ -250,7 +249,7 @@ def _step(name: str, value: Any, site: str) -> Array:
     what = f"`log` at {site}"
     if value is None or isinstance(value, str):
         raise TypeError(
-            f"{what} takes steps that are scalar numbers, and got {_received(value)} for the step "
+            f"{what} takes steps that are scalar numbers, and got {received(value)} for the step "
             f"`{name}`. Words by which to choose a log are its `tags`."
         )
     array = _array(value, what, f"for the step `{name}`")
@@ -274,13 +273,13 @@ def _array(leaf: Any, what: str, where: str) -> Array:
             with np.errstate(over="ignore"):  # checked below
                 array = jnp.asarray(leaf)
         except (TypeError, ValueError, OverflowError) as error:
-            raise TypeError(f"{what} got {_received(leaf)} {where}: {error}") from error
+            raise TypeError(f"{what} got {received(leaf)} {where}: {error}") from error
         if isinstance(leaf, (np.generic, np.ndarray)) and array.dtype != leaf.dtype:
             _check_fits(np.asarray(leaf), array.dtype, what, where)
         return array
     raise TypeError(
         f"{what} takes arrays, numbers and PRNG keys, or pytrees of them, and got "
-        f"{_received(leaf)} {where}. Turn it into a number, or leave it out; of an equinox module "
+        f"{received(leaf)} {where}. Turn it into a number, or leave it out; of an equinox module "
         "log `eqx.filter(module, eqx.is_array)`."
     )
 
@@ -297,11 +296,6 @@ def _check_fits(given: Any, dtype: Any, what: str, where: str) -> None:
             f"{what} got {given.dtype.name} numbers {where} that {dtype.name} cannot hold. "
             "Scale them, or set `jax_enable_x64`."
         )
-
-
-def _received(value: Any) -> str:
-    text = repr(value)
-    return f"{text if len(text) < 60 else text[:57] + '...'} of type `{type(value).__name__}`"
 
 
 def as_names(what: str, names: Any) -> tuple[str, ...] | None:
@@ -321,28 +315,8 @@ def as_text(what: str, text: Any) -> str:
     return text
 
 
-def warn_user(message: str) -> None:
-    """Warn, and point to the line of the user's that led here."""
-    frame, level = sys._getframe(1), 1
-    while frame.f_back is not None and _is_library(frame.f_globals.get("__name__", "")):
-        frame, level = frame.f_back, level + 1
-    warnings.warn(message, stacklevel=level + 1)
-
-
-def _is_library(module: str) -> bool:
-    return module.partition(".")[0] in ("logax", "jax", "contextlib", "functools")
-
-
 def _listed(names: Any) -> str:
     return ", ".join(f"`{name}`" for name in names) or "none"
-
-
-def caller() -> str:
-    """File and line of the nearest frame outside this package."""
-    frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("logax."):
-        frame = frame.f_back
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
 def _abstract(*_: Any, spec: LogSpec) -> tuple[list[Any], Any]:

@@ -55,12 +55,12 @@ from logax._delivery.worker import (
     DeliveryError,
     Worker,
     before_flush,
-    described,
     troubles,
     worker,
 )
+from logax._errors import caller, described
 from logax._iteration_lines import Clock, Convergence, Iteration, Kind, Lane, Line, reasons_of
-from logax._log import Entry, Leaf, LogSpec, caller, is_listening, log
+from logax._log import Entry, Leaf, LogSpec, is_listening, log
 
 __all__ = ["is_jax_array", "log_convergence_async", "log_iteration_async"]
 

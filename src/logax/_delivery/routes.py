@@ -10,7 +10,8 @@ import numpy as np
 
 from logax._delivery.packets import Packet, Rows, Site
 from logax._delivery.records import made, record
-from logax._delivery.worker import DeliveryError, described, troubles, worker
+from logax._delivery.worker import DeliveryError, troubles, worker
+from logax._errors import described
 
 
 class Batch(NamedTuple):

@@ -19,7 +19,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from logax._log import warn_user
+from logax._errors import described, raise_together, warn_user
 from logax._schedule import whole
 
 _TURN = 5e-5  # seconds: a program must not wait longer for the thread to let go of Python
@@ -180,13 +180,6 @@ class Worker:
                 self._changed.notify_all()
 
 
-def described(error: BaseException) -> str:
-    """What was raised, as a sentence, whatever it is."""
-    text = "".join(traceback.format_exception_only(error)).strip()
-    text = text.removeprefix(f"{type(error).__module__}.")
-    return text if text.endswith((".", "!", "?")) else f"{text}."
-
-
 class DeliveryError(RuntimeError):
     """A callback raised. What it raised is the `__cause__` of this."""
 
@@ -247,10 +240,7 @@ class Troubles:
             )
         for message in messages:
             warn_user(message)
-        if len(errors) == 1:
-            raise errors[0]
-        if errors:
-            raise ExceptionGroup("several callbacks raised", errors)
+        raise_together("several callbacks raised", errors)
 
     def _told(self, who: Any) -> DeliveryError:
         error, more = self._errors.pop(who), self._more.pop(who, 0)

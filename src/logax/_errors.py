@@ -1,0 +1,58 @@
+"""How mistakes and failures are told: to whom, in which words, and several at once."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+
+def warn_user(message: str) -> None:
+    """Warn, and point to the line of the user's that led here."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and _is_library(frame.f_globals.get("__name__", "")):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, stacklevel=level + 1)
+
+
+def _is_library(module: str) -> bool:
+    return module.partition(".")[0] in ("logax", "jax", "contextlib", "functools")
+
+
+def caller() -> str:
+    """File and line of the nearest frame outside this package."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("logax."):
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def received(value: Any) -> str:
+    """A value and its type, in few words."""
+    text = repr(value)
+    return f"{text if len(text) < 60 else text[:57] + '...'} of type `{type(value).__name__}`"
+
+
+def described(error: BaseException) -> str:
+    """What was raised, as a sentence, whatever it is."""
+    text = "".join(traceback.format_exception_only(error)).strip()
+    text = text.removeprefix(f"{type(error).__module__}.")
+    return text if text.endswith((".", "!", "?")) else f"{text}."
+
+
+def raise_together(message: str, errors: Sequence[BaseException]) -> None:
+    """Raise one error as itself, and several as a group; nothing if there is none.
+
+    An interrupt is raised as itself, so that whoever waits for it gets it, with the others as its
+    cause.
+    """
+    interrupts = [error for error in errors if not isinstance(error, Exception)]
+    others = [error for error in errors if isinstance(error, Exception)]
+    if interrupts:
+        raise interrupts[0] from (ExceptionGroup(message, others) if others else None)
+    if len(others) == 1:
+        raise others[0]
+    if others:
+        raise ExceptionGroup(message, others)
