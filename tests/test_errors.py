@@ -131,7 +131,7 @@ class Pairs:
     def __repr__(self) -> str:
         return "Pairs()"
 
-    def due(self, step: Any) -> Any:
+    def should_log(self, step: Any) -> Any:
         return jnp.stack([step == 0, step == 1])
 
 
@@ -141,7 +141,7 @@ def test_a_schedule_that_gives_no_single_answer_is_refused_with_place(traced: bo
         logax.log({"x": 1.0}, every=Pairs(), step=i if traced else 3)
 
     message = message_of(TypeError, lambda: logax.spool(f)(0))
-    assert_says(message, "`due` of Pairs()", site_of(f), "one boolean", "with shape (2,)")
+    assert_says(message, "`should_log` of Pairs()", site_of(f), "one boolean", "with shape (2,)")
 
 
 @pytest.mark.parametrize(

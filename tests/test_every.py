@@ -149,7 +149,7 @@ def test_it_goes_with_a_loop_without_static_bound() -> None:
 class Odd:
     """A user's schedule."""
 
-    def due(self, step: Any) -> Any:
+    def should_log(self, step: Any) -> Any:
         return step % 2 == 1
 
 

@@ -19,7 +19,10 @@ from logax._reduce import Record as Record
 from logax._reduce import RecordReducer as RecordReducer
 from logax._reduce import Reducer as Reducer
 from logax._reducers import FirstNonFinite as FirstNonFinite
+from logax._schedule import Between as Between
 from logax._schedule import EveryNStep as EveryNStep
+from logax._schedule import EverySeconds as EverySeconds
+from logax._schedule import LoggingFrequency as LoggingFrequency
 from logax._schedule import Once as Once
 from logax._schedule import OnSteps as OnSteps
 from logax._schedule import Schedule as Schedule
@@ -31,13 +34,16 @@ from logax._show import ImagePixels as ImagePixels
 __version__ = "0.1.0.dev0"
 
 __all__ = [
+    "Between",
     "DeliveryError",
     "EveryNStep",
+    "EverySeconds",
     "FirstNonFinite",
     "Histogram",
     "HistogramBins",
     "Image",
     "ImagePixels",
+    "LoggingFrequency",
     "OnSteps",
     "Once",
     "Record",

@@ -87,7 +87,7 @@ def log(
             f"`log(..., every={every!r})` at {site} goes by the step called `step`, and got "
             f"{_listed(steps)}. Write `log(..., every={every!r}, step=i)`."
         )
-    schedule = _schedule.as_schedule(every, f"`every` of the `log` at {site}")
+    schedule = _schedule.for_programs(every, f"`every` of the `log` at {site}")
     if isinstance(steps["step"], jax.core.Tracer):
         due = _one_answer(schedule, counters["step"], site)
         jax.lax.cond(due, lambda: _bind(data, counters, options), lambda: None)
@@ -100,11 +100,11 @@ def log(
 
 def _one_answer(schedule: _schedule.Schedule, step: Any, site: str) -> Any:
     """Whether the step is due; the schedule may be the user's."""
-    due = schedule.due(step)
+    due = schedule.should_log(step)
     if np.shape(due) != ():
         raise TypeError(
-            f"`due` of {schedule!r}, given to the `log` at {site}, must answer with one boolean, "
-            f"and answered with shape {np.shape(due)}."
+            f"`should_log` of {schedule!r}, given to the `log` at {site}, must answer with one "
+            f"boolean, and answered with shape {np.shape(due)}."
         )
     return due
 

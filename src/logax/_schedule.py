@@ -1,41 +1,102 @@
 """Schedules: objects that say when.
 
-A schedule answers for one step at a time. Inside a program the step is traced and so is the answer,
-which is how `log(..., every=schedule)` computes an expensive value only when it is due.
+A schedule answers for one step at a time. In a Python loop the step is an int and the answer a
+bool. Inside a program the step is traced and so is the answer, which is how `log(..., every=)`
+computes an expensive value only when it is due.
+
+`a | b` is due where one of the two is, `a & b` where both are. Schedules that go by the step alone
+also know how many steps are due and where a step stands among them, which is what storage needs
+to lay out its arrays; what these make together knows it too.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
+import math
+import numbers
 import operator
+import time
 from collections.abc import Iterable
+from types import EllipsisType
 from typing import Any, Protocol, runtime_checkable
 
-import jax.numpy as jnp
 import numpy as np
 
-from logax._compat import Array
+from logax._errors import received
+from logax._grids import Grid, Pattern
 
 
 @runtime_checkable
 class Schedule(Protocol):
-    """What `log(..., every=)` takes: any object with this method."""
+    """What says when: any object with this method."""
 
-    def due(self, step: Array) -> Array:
-        """Whether `step`, a scalar that may be traced, is due."""
+    def should_log(self, step: Any) -> Any:
+        """Whether `step` is due: an int in a Python loop, a traced scalar inside a program."""
+
+
+LoggingFrequency = Schedule
+
+
+class _Combines:
+    """What `|` and `&` mean."""
+
+    def __or__(self, other: Any) -> Any:
+        return _combined(_AnyOf, self, other)
+
+    def __ror__(self, other: Any) -> Any:
+        return _combined(_AnyOf, other, self)
+
+    def __and__(self, other: Any) -> Any:
+        return _combined(_AllOf, self, other)
+
+    def __rand__(self, other: Any) -> Any:
+        return _combined(_AllOf, other, self)
+
+
+class _Fixed(_Combines):
+    """A schedule that goes by the step alone."""
+
+    @functools.cached_property
+    def _pattern(self) -> Pattern:
+        raise NotImplementedError
+
+    def should_log(self, step: Any) -> Any:
+        """Whether `step` is due."""
+        return self._pattern.holds(step)
+
+    def leading_shape(self, total_steps: int) -> tuple[int, ...]:
+        """The axis that arrays need for what is due in so many steps, as a shape."""
+        return (self._pattern.before(total_steps),)
+
+    def dataset_index(self, step: int) -> int | EllipsisType:
+        """Where on that axis the due step `step` stands."""
+        return self._pattern.before(step)
 
 
 @dataclasses.dataclass(frozen=True)
-class Once:
-    """Step 0 and nothing else."""
+class Once(_Fixed):
+    """Step 0 and nothing else. What it stores has no axis for the steps."""
 
-    def due(self, step: Array) -> Array:
+    @functools.cached_property
+    def _pattern(self) -> Pattern:
+        return Pattern((Grid(1, 0, 0),))
+
+    def should_log(self, step: Any) -> Any:
         """Whether `step` is 0."""
         return step == 0
 
+    def leading_shape(self, total_steps: int) -> tuple[int, ...]:
+        """No axis at all."""
+        return ()
+
+    def dataset_index(self, step: int) -> EllipsisType:
+        """All of the array."""
+        return ...
+
 
 @dataclasses.dataclass(frozen=True)
-class EveryNStep:
+class EveryNStep(_Fixed):
     """Steps 0, n, 2n, ..."""
 
     n: int
@@ -43,18 +104,21 @@ class EveryNStep:
     def __post_init__(self) -> None:
         if whole(self.n, 1) is None:
             raise ValueError(f"`EveryNStep` takes a whole number of 1 or more, and got {self.n!r}.")
+        object.__setattr__(self, "n", operator.index(self.n))
 
-    def due(self, step: Array) -> Array:
+    @functools.cached_property
+    def _pattern(self) -> Pattern:
+        return Pattern((Grid(self.n),))
+
+    def should_log(self, step: Any) -> Any:
         """Whether `step` is a multiple of n."""
-        if step.dtype.itemsize < 4:  # where n itself may not fit
-            step = step.astype(jnp.promote_types(step.dtype, jnp.int32))
-        if jnp.issubdtype(step.dtype, jnp.integer) and self.n > jnp.iinfo(step.dtype).max:
-            return step == 0
-        return step % self.n == 0
+        if isinstance(step, int):
+            return step % self.n == 0
+        return self._pattern.holds(step)
 
 
 @dataclasses.dataclass(frozen=True, init=False)
-class OnSteps:
+class OnSteps(_Fixed):
     """The given steps."""
 
     steps: tuple[int, ...]
@@ -67,21 +131,160 @@ class OnSteps:
             raise ValueError(f"`OnSteps` takes whole numbers of 0 or more, and got {given!r}.")
         object.__setattr__(self, "steps", tuple(sorted({operator.index(step) for step in given})))
 
-    def due(self, step: Array) -> Array:
-        """Whether `step` is one of them."""
-        return jnp.isin(step, np.asarray(self.steps, np.int32))
+    @functools.cached_property
+    def _pattern(self) -> Pattern:
+        return Pattern((), self.steps)
 
 
-def as_schedule(every: Any, what: str = "`every`") -> Schedule:
+@dataclasses.dataclass(frozen=True)
+class Between(_Fixed):
+    """The steps from `first` to `last`, both included; without an end if `last` is None."""
+
+    first: int
+    last: int | None
+
+    def __post_init__(self) -> None:
+        first, last = whole(self.first, 0), None if self.last is None else whole(self.last, 0)
+        if first is None or (last is None) != (self.last is None):
+            raise ValueError(
+                f"`Between` takes whole numbers of 0 or more, and got {self.first!r} and "
+                f"{self.last!r}. Write `Between(100, None)` for all steps from 100 on."
+            )
+        if last is not None and first > last:
+            raise ValueError(
+                f"`Between` takes the first step and then the last, both included, and got "
+                f"{first} and {last}. Write `Between({last}, {first})`."
+            )
+        object.__setattr__(self, "first", first)
+        object.__setattr__(self, "last", last)
+
+    @functools.cached_property
+    def _pattern(self) -> Pattern:
+        return Pattern((Grid(1, self.first, math.inf if self.last is None else self.last),))
+
+
+class EverySeconds(_Combines):
+    """The first step, then whichever comes when so many seconds have passed since the last.
+
+    For loops in Python: it looks at the clock when it is asked. Asked again for the same step it
+    gives the same answer, so that several loggers can share it; asked for an earlier one it begins
+    anew, as for a new run.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        real = isinstance(seconds, numbers.Real) and not isinstance(seconds, bool)
+        if not real or not 0 < seconds < math.inf:
+            raise ValueError(f"`EverySeconds` takes seconds, more than 0, and got {seconds!r}.")
+        self.seconds = float(seconds)
+        self._asked: int | None = None
+        self._answer = False
+        self._next = -math.inf
+
+    def __repr__(self) -> str:
+        return f"EverySeconds({self.seconds:g})"
+
+    def should_log(self, step: int) -> bool:
+        """Whether `step` is due now."""
+        if self._asked is not None and step <= self._asked:
+            if step == self._asked:
+                return self._answer
+            self._next = -math.inf
+        now = time.monotonic()
+        self._asked, self._answer = step, now >= self._next
+        if self._answer:
+            self._next = now + self.seconds
+        return self._answer
+
+
+@dataclasses.dataclass(frozen=True)
+class _AnyOf(_Combines):
+    """Due where one of them is. All are asked: each goes its own way."""
+
+    parts: tuple[Schedule, ...]
+
+    def __repr__(self) -> str:
+        return " | ".join(map(repr, self.parts))
+
+    def should_log(self, step: Any) -> Any:
+        return functools.reduce(operator.or_, [part.should_log(step) for part in self.parts])
+
+
+@dataclasses.dataclass(frozen=True)
+class _AllOf(_Combines):
+    """Due where all of them are. A clock comes last, and is asked only where the others are due."""
+
+    parts: tuple[Schedule, ...]
+
+    def __repr__(self) -> str:
+        return " & ".join(f"({x!r})" if isinstance(x, _AnyOf) else repr(x) for x in self.parts)
+
+    def should_log(self, step: Any) -> Any:
+        due: Any = True
+        for part in self.parts:
+            if isinstance(due, (bool, np.bool_)) and not due:
+                return False
+            due = due & part.should_log(step)
+        return due
+
+
+@dataclasses.dataclass(frozen=True)
+class _OnPattern(_Fixed):
+    """What schedules that go by the step alone are together."""
+
+    pattern: Pattern
+
+    def __repr__(self) -> str:
+        return repr(self.pattern)
+
+    @functools.cached_property
+    def _pattern(self) -> Pattern:
+        return self.pattern
+
+
+def _combined(kind: Any, a: Any, b: Any) -> Any:
+    """One schedule of two; of fixed ones, one that is fixed."""
+    if not (is_schedule(a) and is_schedule(b)):
+        return NotImplemented
+    if isinstance(a, _Fixed) and isinstance(b, _Fixed):
+        one, two = a._pattern, b._pattern
+        return _OnPattern(one.union(two) if kind is _AnyOf else one.intersection(two))
+    return kind(tuple(sorted((a, b), key=has_clock)))
+
+
+def is_schedule(value: Any) -> bool:
+    """Whether it says when; a class does not yet."""
+    return isinstance(value, Schedule) and not isinstance(value, type)
+
+
+def has_clock(schedule: Any) -> bool:
+    """Whether it goes by the time that passes."""
+    if isinstance(schedule, (_AnyOf, _AllOf)):
+        return any(map(has_clock, schedule.parts))
+    return isinstance(schedule, EverySeconds)
+
+
+def as_schedule(every: Any, what: str) -> Schedule:
     """The schedule that `every` stands for: itself, or every n-th step for a number."""
-    if isinstance(every, Schedule) and not isinstance(every, type):
-        return every
+    if is_schedule(every):
+        return every  # type: ignore[no-any-return]
     if whole(every, 1) is None:
         raise ValueError(
             f"{what} takes a whole number of 1 or more, or a schedule such as `OnSteps([0, 10])`, "
-            f"and got {every!r}."
+            f"and got {received(every) if isinstance(every, type) else repr(every)}."
         )
     return EveryNStep(operator.index(every))
+
+
+def for_programs(every: Any, what: str) -> Schedule:
+    """The same, for a step inside a program."""
+    schedule = as_schedule(every, what)
+    if has_clock(schedule):
+        raise ValueError(
+            f"{what} is asked inside the program, where there is no clock, and got {schedule!r}. "
+            "Write a number of steps, or look at the clock where records arrive, in a callback of "
+            "`tap`."
+        )
+    return schedule
 
 
 def at_least_one(what: str, name: str, value: Any) -> int:

@@ -7,7 +7,6 @@ another record of the key has too, have nothing by which to be found, and stay a
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
@@ -16,6 +15,7 @@ import numpy as np
 from logax._columns.groups import Group, Numbers, groups_of
 from logax._columns.records import Records
 from logax._columns.rows import is_missing
+from logax._extras import imported
 
 Cells = tuple[Numbers, Numbers, Numbers]  # rows of the table, their values, which of them are void
 _NO_STEP = np.iinfo(np.int64).max  # sorts last
@@ -23,7 +23,7 @@ _NO_STEP = np.iinfo(np.int64).max  # sorts last
 
 def to_pandas(columns: Mapping[str, Records]) -> Any:
     """See `logdict.to_pandas`."""
-    pandas = _imported("pandas")
+    pandas = imported("pandas", "logs.to_pandas()")
     groups = groups_of(columns)
     leaves = {name for group in groups for name in group.leaves}
     lanes = lane_names(max((group.axis for group in groups), default=0))
@@ -51,7 +51,7 @@ def to_pandas(columns: Mapping[str, Records]) -> Any:
 
 def to_xarray(columns: Mapping[str, Records]) -> Any:
     """See `logdict.to_xarray`."""
-    xarray = _imported("xarray")
+    xarray = imported("xarray", "logs.to_xarray()")
     groups = groups_of(columns)
     taken = {name for group in groups for name in group.leaves}
     alike = len({group.real.shape[:-1] for group in groups}) == 1
@@ -82,16 +82,6 @@ def free_name(name: str, taken: Collection[str]) -> str:
     while name in taken:
         name += "_"
     return name
-
-
-def _imported(module: str) -> Any:
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise ImportError(
-            f"`logs.to_{module}()` needs {module}, which is not installed. "
-            f'Write `pip install "logax[{module}]"`.'
-        ) from error
 
 
 def _none(values: Numbers) -> Numbers:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
-import os
-import shutil
-import sys
 import threading
 import time
 from collections.abc import Iterable
 from types import TracebackType
 from typing import Any, Self
 
+from logax._bars import opened
 from logax._delivery.records import record
 from logax._delivery.worker import flush
 from logax._log import as_names
@@ -19,9 +16,6 @@ from logax._schedule import whole
 from logax.loggers._lanes import Lanes
 from logax.loggers._leader import Leader
 from logax.loggers._values import Values
-
-SECONDS_ON_A_SCREEN = 0.25
-SECONDS_BETWEEN_LINES = 5.0
 
 
 class ProgressLogger:
@@ -86,7 +80,6 @@ class ProgressLogger:
             raise TypeError(f"`ProgressLogger` takes a `file` to write to, and got {file!r}.")
         self._total, self._step, self._file = whole(total, 1), step, file
         self._patterns = as_names("show", show) or ()
-        self._tqdm = importlib.import_module("tqdm.auto").tqdm
         self._lock = threading.Lock()
         self._closed = False
         self._start()
@@ -96,7 +89,7 @@ class ProgressLogger:
         self._values = Values(self._patterns)
         self._bar: Any = None
         self._due = 0.0
-        self._interval = SECONDS_ON_A_SCREEN
+        self._interval = 0.0
 
     @property
     def position(self) -> int:
@@ -148,18 +141,8 @@ class ProgressLogger:
             self._draw(lanes.slowest().position)
 
     def _open(self, lanes: Lanes) -> None:
-        file = sys.stderr if self._file is None else self._file
-        on_screen = _is_terminal(file) or _is_of_notebooks(self._tqdm)
-        self._interval = SECONDS_ON_A_SCREEN if on_screen else SECONDS_BETWEEN_LINES
-        self._bar = self._tqdm(
-            total=lanes.total,
-            initial=max(lanes.slowest().position - 1, 0),
-            file=file if on_screen else Lines(file),
-            **_width(file, on_screen),
-            # How often it draws is decided here, before anything is computed for it.
-            mininterval=0,
-            miniters=0,
-        )
+        first = max(lanes.slowest().position - 1, 0)
+        self._bar, self._interval = opened(self._file, lanes.total, first)
         self._due = time.monotonic() + self._interval
 
     def _draw(self, position: int) -> None:
@@ -202,39 +185,3 @@ class ProgressLogger:
                 flush()
         finally:
             self._close(all_ended=kind is None)
-
-
-class Lines:
-    """A file for a bar that cannot be redrawn: each drawing is a line."""
-
-    def __init__(self, file: Any) -> None:
-        self._file = file
-        self.encoding = getattr(file, "encoding", None)
-
-    def write(self, text: str) -> None:
-        """Write what is drawn, without what moves the cursor."""
-        drawn = text.replace("\x1b[A", "").strip()
-        if drawn:
-            self._file.write(drawn + "\n")
-
-    def flush(self) -> None:
-        """Pass it on."""
-        if hasattr(self._file, "flush"):
-            self._file.flush()
-
-
-def _width(file: Any, on_screen: bool) -> dict[str, Any]:
-    """How wide the bar is; some terminals do not know how wide they are themselves."""
-    try:
-        knows = os.get_terminal_size(file.fileno()).columns > 0
-    except (AttributeError, OSError, ValueError):
-        knows = True
-    return {"dynamic_ncols": on_screen} if knows else {"ncols": shutil.get_terminal_size().columns}
-
-
-def _is_terminal(file: Any) -> bool:
-    return bool(getattr(file, "isatty", lambda: False)())
-
-
-def _is_of_notebooks(kind: Any) -> bool:
-    return any(each.__module__ == "tqdm.notebook" for each in kind.__mro__)

@@ -1,0 +1,91 @@
+"""States and views of them, copied and fetched.
+
+The buffers of a state may be donated to the next step. A copy on the device is asynchronous: it
+waits for nothing and fetches nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from logax._columns.rows import leaf_name
+from logax._compat import Tree
+from logax._errors import described, received
+
+
+def copied(tree: Tree) -> Tree:
+    """The same with arrays of its own. What is no array stays what it is."""
+    leaves, structure = jax.tree.flatten(tree)
+    places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, jax.Array)]
+    arrays = [leaves[i] for i in places]
+    _refuse_tracers(arrays)
+    try:
+        copies = _copy(arrays)
+    except ValueError:  # they are on different devices
+        copies = [copy for array in arrays for copy in _copy([array])]
+    for i, copy in zip(places, copies, strict=True):
+        leaves[i] = copy
+    leaves = [x.copy() if isinstance(x, np.ndarray) else x for x in leaves]
+    return jax.tree.unflatten(structure, leaves)
+
+
+def on_their_way(tree: Tree) -> Tree:
+    """The same, with its arrays on their way to the host."""
+    for leaf in jax.tree.leaves(tree):
+        if isinstance(leaf, jax.Array) and not jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            leaf.copy_to_host_async()
+    return tree
+
+
+def fetched(tree: Tree) -> Tree:
+    """The same on the host: NumPy arrays, with PRNG keys as the numbers that they are made of."""
+    _refuse_tracers(jax.tree.leaves(tree))
+    return jax.device_get(jax.tree.map(_numbers, tree))
+
+
+def named(tree: Tree) -> dict[str, Any]:
+    """The leaves of what a view gives, by name, on the host."""
+    paths, _ = jax.tree_util.tree_flatten_with_path(fetched(tree))
+    return {leaf_name("", path)[1:] or "value": leaf for path, leaf in paths}
+
+
+def line(tree: Tree) -> str:
+    """What a view gives, in one line; of arrays the mean."""
+    return ", ".join(f"{name}={short(leaf)}" for name, leaf in named(tree).items())
+
+
+def short(leaf: Any) -> str:
+    """One value in few characters."""
+    if isinstance(leaf, (str, bool, np.bool_)) or leaf is None:
+        return str(leaf)
+    try:
+        numbers = np.asarray(leaf)
+        if numbers.dtype == object:
+            return str(leaf)
+        if numbers.dtype == bool or (numbers.size == 1 and numbers.dtype.kind in "iu"):
+            return str(numbers.item() if numbers.size == 1 else f"{numbers.mean():.4g}")
+        wide = numbers.astype(np.complex128 if numbers.dtype.kind == "c" else np.float64)
+        return f"{wide.mean() if wide.size else np.nan:.4g}"
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"{received(leaf)} cannot be shown: {described(error)}") from error
+
+
+def _numbers(leaf: Any) -> Any:
+    is_key = isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+    return jax.random.key_data(leaf) if is_key else leaf
+
+
+def _refuse_tracers(leaves: Any) -> None:
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
+        raise TypeError(
+            "A logger for Python loops was called inside a function that JAX traces, where there "
+            'are no values yet. Call it after the compiled step, or write `logax.log({"name": x})` '
+            "inside it."
+        )
+
+
+_copy = jax.jit(lambda arrays: [jnp.copy(x) for x in arrays])

@@ -1,0 +1,72 @@
+"""What the loggers here share: they work by schedule, between `__enter__` and `__exit__`.
+
+A logger fills in `_begin`, `_take` and `_end`. There is no flag to look at in every step: outside
+of its block a logger asks a schedule that raises.
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any, Generic, Self
+
+from logax._schedule import Schedule, as_schedule
+from logax.loop.protocol import State
+
+
+class EnteredLogger(Generic[State]):
+    """A logger that takes in the steps of a schedule, while it is entered."""
+
+    def __init__(self, schedule: int | Schedule = 1) -> None:
+        self._schedule = as_schedule(schedule, f"The schedule of `{type(self).__name__}`")
+        self._should_log: Any = self._outside
+        self._is_entered = False
+
+    def _begin(self) -> None:
+        """Get ready for a run."""
+
+    def _take(self, state: State, step: int) -> None:
+        """Take in a step that is due."""
+        raise NotImplementedError
+
+    def _end(self, error: BaseException | None) -> None:
+        """End the run, which may have failed."""
+
+    def log(self, state: State, step: int) -> None:
+        """Take in the state after step `step`, if that is due."""
+        if self._should_log(step):
+            self._take(state, step)
+
+    def __enter__(self) -> Self:
+        if self._is_entered:
+            raise RuntimeError(
+                f"This `{type(self).__name__}` is in use: it was entered and not left. Make a "
+                "second one for a second loop, and put each only once into a `CompositeLogger`."
+            )
+        self._begin()
+        self._is_entered = True
+        self._should_log = self._schedule.should_log
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._is_entered:
+            self._is_entered = False
+            self._should_log = self._outside
+            self._end(error)
+
+    def _outside(self, step: int) -> bool:
+        raise outside(self)
+
+
+def outside(logger: Any) -> RuntimeError:
+    """The error for a step that is logged outside of the block."""
+    return RuntimeError(
+        f"`{type(logger).__name__}.log` was called outside of its `with` block. Write\n\n"
+        "    with logger:\n"
+        "        logger.log(state, step)\n\n"
+        "with the whole loop inside the block."
+    )

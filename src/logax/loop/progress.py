@@ -1,0 +1,118 @@
+"""A progress bar for a Python loop."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Mapping
+from time import monotonic
+from types import TracebackType
+from typing import Any, Generic, Self
+
+import jax
+
+from logax._bars import opened
+from logax._errors import described, received
+from logax._schedule import whole
+from logax.loop._copies import line
+from logax.loop._entered import outside
+from logax.loop.lines import checked_view
+from logax.loop.protocol import State
+
+
+class TqdmLogger(Generic[State]):
+    """Shows how far a loop is: share done, rate, elapsed and remaining time, some values.
+
+        with TqdmLogger(num_steps, lambda state: {"energy": state.energy}) as bar:
+            ...
+
+    The bar follows `step`: after step 9 it stands at 10, also if it is told of every tenth step
+    only. On a terminal and in a notebook it is redrawn a few times a second, elsewhere it is a line
+    every five seconds. Only then, and for the last step, is the view looked at and the device
+    waited for; so the rate is that of the device, and steps in between cost a look at the clock.
+
+    A view that fails, or gives no dictionary, does not stop the run: the bar says so once and goes
+    on without.
+
+    Args:
+      num_steps: How many steps there are.
+      postfix: What to show of the state next to the bar: a dictionary of numbers, or of texts. Of
+        arrays it is the mean.
+      initial: Where the bar begins, for a run that is resumed.
+      file: Where to; the standard error if it is not given.
+    """
+
+    def __init__(
+        self,
+        num_steps: int,
+        postfix: Callable[[State], Mapping[str, Any]] | None = None,
+        *,
+        initial: int = 0,
+        file: Any = None,
+    ) -> None:
+        for name, number in (("num_steps", num_steps), ("initial", initial)):
+            if whole(number, 0) is None:
+                raise ValueError(f"`TqdmLogger` takes `{name}` of 0 or more, and got {number!r}.")
+        if file is not None and not hasattr(file, "write"):
+            raise TypeError(f"`TqdmLogger` takes a `file` to write to, and got {received(file)}.")
+        self._total, self._initial, self._file = operator.index(num_steps), initial, file
+        self._postfix = None if postfix is None else checked_view("TqdmLogger", postfix)
+        self._bar: Any = None
+        self._position = initial
+        self._due = -math.inf  # so that outside of the block every step comes to the slow path
+        self._interval = 0.0
+
+    @property
+    def position(self) -> int:
+        """How many steps are done, as far as it was told."""
+        return self._position
+
+    def __enter__(self) -> Self:
+        if self._bar is not None:
+            raise RuntimeError("This `TqdmLogger` is in use: it was entered and not left.")
+        self._position, self._failed = self._initial, False
+        self._bar, self._interval = opened(self._file, self._total, self._initial)
+        self._due = monotonic() + self._interval
+        return self
+
+    def log(self, state: State, step: int) -> None:
+        """Take in that step `step` is done."""
+        self._position = step + 1
+        if monotonic() >= self._due or step + 1 == self._total:
+            self._draw(state)
+
+    def _draw(self, state: State) -> None:
+        if self._bar is None:
+            raise outside(self)
+        jax.block_until_ready(state)
+        self._show_values(state)
+        self._bar.update(self._position - self._bar.n)
+        self._due = monotonic() + self._interval
+
+    def _show_values(self, state: State) -> None:
+        if self._postfix is None or self._failed:
+            return
+        try:
+            values = self._postfix(state)
+            if not isinstance(values, Mapping):
+                raise TypeError(
+                    f"it gave {received(values)}, which is no dictionary. Write "
+                    '`lambda state: {"energy": state.energy}`.'
+                )
+            self._bar.set_postfix_str(line(dict(values)), refresh=False)
+        except Exception as error:  # noqa: BLE001 - a view that only shows must not stop the run
+            self._failed = True
+            self._bar.write(
+                f"`TqdmLogger` goes on without its postfix: {described(error)}", file=self._bar.fp
+            )
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._bar is not None:
+            bar, self._bar, self._due = self._bar, None, -math.inf
+            bar.n = self._position
+            bar.close()

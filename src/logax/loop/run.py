@@ -1,0 +1,135 @@
+"""A loop that is ready to use, and short enough to be read as the recipe for your own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from logax._compat import Array
+from logax._errors import received
+from logax._schedule import whole
+from logax.loop._copies import copied
+from logax.loop.protocol import Logger, NullLogger, State, check_logger
+
+
+def run_loop(
+    step_fn: Callable[..., State],
+    state: State,
+    num_steps: int,
+    *,
+    key: Array | None = None,
+    logger: Logger[State] = NullLogger(),  # noqa: B008 - it has no state
+    warmup: int = 0,
+    start_step: int = 0,
+    until: Callable[[State], Any] | None = None,
+) -> State:
+    """Run a step again and again, and report each one to a logger.
+
+        state = run_loop(step, state, 1000, key=jax.random.key(0), logger=TqdmLogger(1000))
+
+    The step is compiled, and the state is donated to it, so that there is never more than one. The
+    state that you give stays yours: it is copied first. (A state that holds something else than
+    arrays and numbers, such as the functions in an equinox module, is passed on as it is, and the
+    step compiles itself: `eqx.filter_jit(step, donate="all")`.)
+
+    Args:
+      step_fn: Takes `(key, state)`, or `(state)` if there is no key, and returns the next state.
+      state: Any pytree.
+      num_steps: How many steps the whole run has.
+      key: Of which each step gets its own: step i gets `jax.random.fold_in(key, i)`.
+      logger: Told of the state after each step; several together are a `CompositeLogger`.
+      warmup: How many steps to do before the first, without the logger. They have keys apart.
+      start_step: The number of the first step, for a run that is resumed: it does the steps from
+        there up to `num_steps`, with the keys that they would have had.
+      until: Ends the loop when it is true of a state. An array is read while the next step is under
+        way, so that the device need not wait: that one step is still done, and logged. A Python
+        boolean ends the loop at once.
+
+    Returns:
+      The last state.
+    """
+    check_logger("`run_loop`", logger)
+    counts = {"num_steps": num_steps, "warmup": warmup, "start_step": start_step}
+    for name, number in counts.items():
+        if whole(number, 0) is None:
+            raise ValueError(f"`run_loop` takes `{name}` of 0 or more, and got {number!r}.")
+    state, advance = copied(state), _compiled(step_fn, state, 0 if key is None else 1)
+
+    for keys in _arguments(key, range(-warmup, 0)):
+        state = advance(*keys, state)
+    ends = _End(until)
+    with logger:
+        for step, keys in enumerate(_arguments(key, range(start_step, num_steps)), start_step):
+            state = advance(*keys, state)
+            logger.log(state, step)
+            if ends.at(state):
+                break
+    return state
+
+
+def key_chain(key: Array, start: int = 0) -> Iterator[Array]:
+    """Keys without end, one for each step: `jax.random.fold_in(key, i)` for i from `start` on.
+
+    They are made many at a time, which costs far less than one at a time.
+    """
+    if jnp.ndim(key) != (0 if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else 1):
+        raise ValueError(
+            f"`key_chain` takes one PRNG key, and got {key.dtype}{list(key.shape)}. Give it "
+            "one, and split the key of each step inside the step."
+        )
+    while True:
+        yield from _folded(key, np.uint32(start % 2**32))
+        start += KEYS_AT_ONCE
+
+
+KEYS_AT_ONCE = 32
+
+
+@jax.jit
+def _folded(key: Array, start: Array) -> tuple[Array, ...]:
+    numbers = start + jnp.arange(KEYS_AT_ONCE, dtype=jnp.uint32)
+    keys = jax.vmap(jax.random.fold_in, (None, 0))(key, numbers)
+    return tuple(keys[i] for i in range(KEYS_AT_ONCE))
+
+
+def _arguments(key: Array | None, steps: range) -> Iterator[tuple[Array, ...]]:
+    """What each of these steps gets before the state."""
+    if key is None:
+        return iter([()] * len(steps))
+    return ((each,) for each, _ in zip(key_chain(key, steps.start), steps, strict=False))
+
+
+def _compiled(step_fn: Any, state: Any, position: int) -> Any:
+    """The step, with its state donated; as it is where that cannot be compiled as a whole."""
+    if not callable(step_fn):
+        raise TypeError(f"`run_loop` takes a function as `step_fn`, and got {received(step_fn)}.")
+    plain = (jax.Array, np.ndarray, np.generic, bool, int, float, complex)
+    if all(isinstance(leaf, plain) for leaf in jax.tree.leaves(state)):
+        return jax.jit(step_fn, donate_argnums=position)
+    return step_fn
+
+
+class _End:
+    """Whether to end the loop, by what `until` said of the step before."""
+
+    def __init__(self, until: Callable[[Any], Any] | None) -> None:
+        self._until = until
+        self._before: Any = False
+
+    def at(self, state: Any) -> bool:
+        if self._until is None:
+            return False
+        before, self._before = self._before, self._until(state)
+        if np.shape(self._before) != ():
+            raise TypeError(
+                f"`until` of `run_loop` must answer with one boolean, and answered with "
+                f"{received(self._before)}. Write `.all()` or `.any()` after it."
+            )
+        if not isinstance(self._before, jax.Array):
+            return bool(self._before)
+        self._before.copy_to_host_async()
+        return bool(before)
