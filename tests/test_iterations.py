@@ -16,6 +16,7 @@ import pytest
 from jax import lax
 
 import logax
+from gates import pending
 from logax import iterations
 from logax._delivery.worker import worker
 from logax._iteration_lines import Clock
@@ -468,28 +469,6 @@ def gate() -> Iterator[threading.Event]:
     yield event
     event.set()
     jax.effects_barrier()
-
-
-def pending(gate: threading.Event, computed: Callable[[Any], Any] = np.asarray) -> Any:
-    """Eight, or what is computed of it, once the gate is opened.
-
-    On the CPU a program with a callback runs at once, unless what it takes is not there yet.
-    """
-
-    def wait(x: Any) -> Any:
-        gate.wait(60)
-        return computed(x) if warm else np.asarray(x)
-
-    shape = jax.ShapeDtypeStruct((), jnp.float32)
-    gated = jax.jit(lambda x: jax.pure_callback(wait, shape, x))
-    long = jax.jit(lambda x: jnp.max(x @ x @ x @ x @ x) * 0 + 8)
-    matrix = jnp.zeros((1024, 1024))
-    warm = []
-    gate.set()
-    gated(long(matrix)).block_until_ready()
-    gate.clear()
-    warm.append(True)
-    return gated(long(matrix))
 
 
 def test_nobody_waits_for_a_computation(lines: Lines, gate: threading.Event) -> None:

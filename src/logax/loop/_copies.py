@@ -14,7 +14,6 @@ import numpy as np
 
 from logax._columns.rows import leaf_name
 from logax._compat import Tree
-from logax._errors import described, received
 
 
 def copied(tree: Tree) -> Tree:
@@ -60,18 +59,13 @@ def line(tree: Tree) -> str:
 
 def short(leaf: Any) -> str:
     """One value in few characters."""
-    if isinstance(leaf, (str, bool, np.bool_)) or leaf is None:
+    numbers = np.asarray(leaf)
+    if numbers.dtype.kind in "OSU":
         return str(leaf)
-    try:
-        numbers = np.asarray(leaf)
-        if numbers.dtype == object:
-            return str(leaf)
-        if numbers.dtype == bool or (numbers.size == 1 and numbers.dtype.kind in "iu"):
-            return str(numbers.item() if numbers.size == 1 else f"{numbers.mean():.4g}")
-        wide = numbers.astype(np.complex128 if numbers.dtype.kind == "c" else np.float64)
-        return f"{wide.mean() if wide.size else np.nan:.4g}"
-    except (TypeError, ValueError) as error:
-        raise TypeError(f"{received(leaf)} cannot be shown: {described(error)}") from error
+    if numbers.size == 1 and numbers.dtype.kind in "biu":
+        return str(numbers.item())
+    wide = numbers.astype(np.complex128 if numbers.dtype.kind == "c" else np.float64)
+    return f"{wide.mean() if wide.size else np.nan:.4g}"
 
 
 def _numbers(leaf: Any) -> Any:

@@ -69,7 +69,7 @@ class CheckLogger(EnteredLogger[State]):
         if np.shape(answer) != ():
             raise TypeError(
                 f"The predicate of `CheckLogger` must answer with one boolean, and answered with "
-                f"{received(answer)}. Write `.all()` after it."
+                f"shape {np.shape(answer)}. Write `.all()` after it."
             )
         if not answer:
             seen = fetched(copied(self._view(state)))

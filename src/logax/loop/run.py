@@ -76,10 +76,11 @@ def key_chain(key: Array, start: int = 0) -> Iterator[Array]:
 
     They are made many at a time, which costs far less than one at a time.
     """
-    if jnp.ndim(key) != (0 if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else 1):
+    typed = isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
+    if np.ndim(key) != (0 if typed else 1):
         raise ValueError(
-            f"`key_chain` takes one PRNG key, and got {key.dtype}{list(key.shape)}. Give it "
-            "one, and split the key of each step inside the step."
+            f"`key_chain` takes one PRNG key, and got {received(key)}. Give it one, and split the "
+            "key of each step inside the step."
         )
     while True:
         yield from _folded(key, np.uint32(start % 2**32))
@@ -126,8 +127,8 @@ class _End:
         before, self._before = self._before, self._until(state)
         if np.shape(self._before) != ():
             raise TypeError(
-                f"`until` of `run_loop` must answer with one boolean, and answered with "
-                f"{received(self._before)}. Write `.all()` or `.any()` after it."
+                f"`until` of `run_loop` must answer with one boolean, and answered with shape "
+                f"{np.shape(self._before)}. Write `.all()` or `.any()` after it."
             )
         if not isinstance(self._before, jax.Array):
             return bool(self._before)

@@ -1,0 +1,184 @@
+"""The bar of a Python loop: where it stands, what it shows, when it looks."""
+
+from __future__ import annotations
+
+import io
+import re
+from typing import Any
+
+import jax.numpy as jnp
+import pytest
+
+from logax import _bars
+from logax.loop import TqdmLogger
+from loops import held_state, run
+
+
+class Screen(io.StringIO):
+    """A terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_bars, "SECONDS_BETWEEN_LINES", 0.0)
+
+
+def drawn(text: str) -> list[int]:
+    """The positions that were drawn."""
+    return [int(found) for found in re.findall(r"(\d+)/\d+ \[", text)]
+
+
+def bar_of(**options: Any) -> tuple[TqdmLogger[Any], io.StringIO]:
+    text = io.StringIO()
+    return TqdmLogger(options.pop("num_steps", 10), file=text, **options), text
+
+
+@pytest.mark.usefixtures("_no_pause")
+def test_each_step_that_is_drawn_stands_at_its_number() -> None:
+    bar, text = bar_of()
+    run(bar)
+    assert drawn(text.getvalue()) == [*range(11), 10]
+    assert bar.position == 10
+    assert text.getvalue().splitlines()[-1].startswith("100%|")
+
+
+@pytest.mark.usefixtures("_no_pause")
+def test_a_bar_that_is_told_of_every_tenth_step_shows_the_truth() -> None:
+    bar, text = bar_of(num_steps=101)
+    with bar:
+        for step in range(0, 101, 10):
+            bar.log({"x": jnp.float32(step)}, step)
+    assert drawn(text.getvalue()) == [0, *range(1, 102, 10), 101]
+
+
+@pytest.mark.usefixtures("_no_pause")
+def test_a_run_that_is_resumed_begins_where_it_stopped() -> None:
+    bar, text = bar_of(initial=400, num_steps=500)
+    with bar:
+        bar.log(0.0, 400)
+        bar.log(0.0, 401)
+    assert drawn(text.getvalue()) == [400, 401, 402, 402]
+    assert bar.position == 402
+
+
+def test_between_two_drawings_nothing_is_looked_at() -> None:
+    looks: list[Any] = []
+    bar, text = bar_of(postfix=lambda state: looks.append(state) or {}, num_steps=1000)
+    run(bar, steps=999)
+    assert looks == []
+    assert drawn(text.getvalue()) == [0, 999]
+
+
+def test_the_last_step_is_drawn_with_its_values() -> None:
+    bar, text = bar_of(postfix=lambda state: {"energy": state.energy, "phase": "warm"})
+    run(bar)
+    last = text.getvalue().splitlines()[-1]
+    assert "10/10" in last
+    assert last.endswith("energy=10, phase=warm]")
+
+
+@pytest.mark.usefixtures("_no_pause")
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (1 / 3, "0.3333"),
+        (jnp.float32(1 / 3), "0.3333"),
+        (jnp.arange(5), "2"),
+        (jnp.bfloat16(1.5), "1.5"),
+        (7, "7"),
+        (True, "True"),
+        (jnp.array([]), "nan"),
+        (1 + 2j, "1+2j"),
+        ("warm", "warm"),
+        (None, ""),
+    ],
+)
+def test_values_are_short(value: Any, shown: str) -> None:
+    bar, text = bar_of(postfix=lambda state: {"x": value}, num_steps=1)
+    with bar:
+        bar.log(0.0, 0)
+    assert text.getvalue().splitlines()[-1].endswith(f", x={shown}]" if shown else "it/s]")
+
+
+@pytest.mark.usefixtures("_no_pause")
+@pytest.mark.parametrize(
+    ("postfix", "said"),
+    [
+        (lambda state: [1.0], "TypeError: it gave [1.0] of type `list`, which is no dictionary."),
+        (lambda state: {"x": state.nothing}, "AttributeError: 'Particles' object has no attribute"),
+        (lambda state: {"x": 1 / 0}, "ZeroDivisionError: division by zero."),
+    ],
+)
+def test_a_postfix_that_fails_is_said_once_and_the_run_goes_on(postfix: Any, said: str) -> None:
+    bar, text = bar_of(postfix=postfix)
+    assert float(run(bar).energy) == 10
+    lines = [line for line in text.getvalue().splitlines() if "postfix" in line]
+    assert len(lines) == 1
+    assert lines[0].startswith("`TqdmLogger` goes on without its postfix: ")
+    assert said in lines[0]
+    assert drawn(text.getvalue())[-1] == 10
+
+
+def test_nobody_waits_for_the_device_unless_the_bar_is_drawn() -> None:
+    bar, _ = bar_of(postfix=lambda state: {"energy": state.energy})
+    with bar, held_state() as state:
+        for step in range(9):
+            bar.log(state, step)
+
+
+def test_an_error_leaves_the_bar_where_it_is() -> None:
+    bar, text = bar_of()
+
+    def fail(step: int) -> None:
+        if step == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(bar, at=fail)
+    assert drawn(text.getvalue()) == [0, 4]
+
+
+def test_on_a_terminal_it_is_one_line_that_is_redrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_bars, "SECONDS_ON_A_SCREEN", 0.0)
+    screen = Screen()
+    run(TqdmLogger(10, file=screen))
+    assert screen.getvalue().count("\n") == 1
+    assert drawn(screen.getvalue())[-1] == 10
+
+
+def test_without_a_file_it_is_the_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
+    run(TqdmLogger(10))
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert drawn(err) == [0, 10, 10]
+
+
+def test_a_loop_of_no_steps_and_one_that_is_longer_than_said() -> None:
+    bar, text = bar_of(num_steps=0)
+    with bar:
+        pass
+    bar, text = bar_of(num_steps=5)
+    run(bar, steps=8)
+    assert text.getvalue().splitlines()[-1].startswith("8it [")
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: TqdmLogger(-1), "`TqdmLogger` takes `num_steps` of 0 or more, and got -1."),
+        (lambda: TqdmLogger(2.5), "and got 2.5."),  # type: ignore[arg-type]
+        (
+            lambda: TqdmLogger(3, initial=-2),
+            "`TqdmLogger` takes `initial` of 0 or more, and got -2",
+        ),
+        (lambda: TqdmLogger(3, {"x": 1}), "`TqdmLogger` takes a view, a function of the state"),
+        (lambda: TqdmLogger(3, file="log.txt"), "takes a `file` to write to, and got 'log.txt'"),
+    ],
+)
+def test_wrong_options_are_refused(make: Any, message: str) -> None:
+    with pytest.raises((ValueError, TypeError)) as caught:
+        make()
+    assert message in str(caught.value)
