@@ -21,7 +21,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from benchmarks import building, calls, columns, iterations, peers, stores, streams
+from benchmarks import building, calls, columns, iterations, loops, peers, stores, streams
 from benchmarks.case import Case
 from benchmarks.timing import QUICK, Comparison, Effort
 
@@ -33,6 +33,7 @@ CASES: list[Case] = [
     *streams.CASES,
     *peers.CASES,
     *iterations.CASES,
+    *loops.CASES,
 ]
 
 
@@ -55,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.list:
         print("\n".join(f"{case.group}: {case.name}" for case in chosen))
         return
-    for library in peers.missing():
+    for library in [*peers.missing(), *loops.missing()]:
         print(f"{library} is not installed: no rows against it", file=sys.stderr)
     effort = QUICK if options.quick else Effort(total_seconds=options.seconds)
     rows = []

@@ -122,6 +122,7 @@ class OnSteps(_Fixed):
     """The given steps."""
 
     steps: tuple[int, ...]
+    _members: frozenset[int] = dataclasses.field(repr=False, compare=False)
 
     def __init__(self, steps: Iterable[int]) -> None:
         if not isinstance(steps, Iterable):
@@ -129,11 +130,17 @@ class OnSteps(_Fixed):
         given = tuple(steps)
         if any(whole(step, 0) is None for step in given):
             raise ValueError(f"`OnSteps` takes whole numbers of 0 or more, and got {given!r}.")
-        object.__setattr__(self, "steps", tuple(sorted({operator.index(step) for step in given})))
+        members = frozenset(operator.index(step) for step in given)
+        object.__setattr__(self, "steps", tuple(sorted(members)))
+        object.__setattr__(self, "_members", members)
 
     @functools.cached_property
     def _pattern(self) -> Pattern:
         return Pattern((), self.steps)
+
+    def should_log(self, step: Any) -> Any:
+        """Whether `step` is one of them."""
+        return step in self._members if isinstance(step, int) else self._pattern.holds(step)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -239,8 +239,10 @@ def test_any_class_with_the_three_methods_is_a_logger() -> None:
 
 def test_the_same_logger_twice_is_refused_and_nothing_stays_open() -> None:
     ring: RingBufferLogger[Any] = RingBufferLogger(2)
+    with pytest.raises(ValueError, match=r"`CompositeLogger` got .*RingBuffer.* twice\. Give it"):
+        CompositeLogger(ring, NullLogger(), ring)
     with pytest.raises(RuntimeError, match=r"This `RingBufferLogger` is in use.*only once"):
-        run(CompositeLogger(ring, ring))
+        run(CompositeLogger(ring, CompositeLogger(ring)))
     run(ring, steps=1)
     composite = CompositeLogger(ring)
     with composite, pytest.raises(RuntimeError, match="This `CompositeLogger` is in use"):

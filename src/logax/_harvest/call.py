@@ -1,4 +1,4 @@
-"""How a harvested function is called: which arguments are traced, what is compiled and kept.
+"""How a harvested function is called: what is compiled and kept.
 
 At the top level array and number leaves are traced and every other leaf is static; one compiled
 program is kept for each structure, set of static leaves and set of options. It is kept weakly by
@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import inspect
 import sys
 import types
 from collections.abc import Callable, Hashable, Sequence
@@ -26,6 +25,7 @@ import numpy as np
 from logax import _compat
 from logax._compat import Array, Jaxpr, Tree
 from logax._harvest import references
+from logax._harvest.arguments import Fixed, Named, in_modules, is_array, static_arguments
 from logax._harvest.programs import programs_of, weakly
 from logax._log import is_listening, listening, silence
 
@@ -109,7 +109,7 @@ class Harvested:
                 f"`{name}(f(x))`."
             )
         functools.update_wrapper(self, fun, updated=())
-        self._static = _static_arguments(fun, static_argnums, static_argnames)
+        self._static = static_arguments(fun, static_argnums, static_argnames)
         self._owner: tuple[Any, ...] = ()
         owner = getattr(fun, "__self__", None)
         if isinstance(fun, types.MethodType) and not jax.tree_util.all_leaves([owner]):
@@ -168,11 +168,11 @@ class Harvested:
         kinds = _PLAIN_TYPES if "equinox" not in sys.modules else {_compat.ConcreteArray}
         if self._tree_fun is None and not self._static and kinds.issuperset(map(type, leaves)):
             return leaves, (structure, ())
-        in_modules = _in_modules(given)
+        of_modules = in_modules(given)
         static = {
             i: x
             for i, x in enumerate(leaves)
-            if not _is_array(x) or (in_modules[i] and isinstance(x, (int, float, complex)))
+            if not is_array(x) or (of_modules[i] and isinstance(x, (int, float, complex)))
         }
         if self._static:
             marked = self._static.marked(given, len(self._owner))
@@ -217,7 +217,7 @@ class Harvested:
             return _Silent(result) if "silent" in about.notes else result
 
         run.__name__ = run.__qualname__ = getattr(self._fun, "__name__", type(self._fun).__name__)
-        donated = _Named(*_compat.jit_arguments(self._fun).donated).marked(given, len(self._owner))
+        donated = Named(*_compat.jit_arguments(self._fun).donated).marked(given, len(self._owner))
         given_up = [at + numbered for at, i in enumerate(moving) if donated[i]]
         return jax.jit(run, donate_argnums=given_up)
 
@@ -356,127 +356,6 @@ class _Silent:
     @classmethod
     def tree_unflatten(cls, _: None, children: tuple[Tree]) -> _Silent:
         return cls(children[0])
-
-
-class Fixed:
-    """Any object as part of a key: by value where it can be hashed, else by identity."""
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-        try:
-            self._hash, self._by_value = hash((type(value), value)), True
-        except TypeError:
-            self._hash, self._by_value = id(value), False
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Fixed):
-            return False
-        one, two = self.value, other.value
-        if one is two:
-            return True
-        return self._by_value and other._by_value and type(one) is type(two) and bool(one == two)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Named:
-    """Some arguments of a function, by position and by name."""
-
-    numbers: frozenset[int]
-    names: frozenset[str]
-
-    def __bool__(self) -> bool:
-        return bool(self.numbers or self.names)
-
-    def marked(self, given: Tree, owners: int) -> list[bool]:
-        """For each leaf, whether it belongs to one of them; owners of methods come first."""
-        tree_fun, args, kwargs = given
-        number = len(args) - owners
-        positions = {owners + (i + number if i < 0 else i) for i in self.numbers}
-        marks = (
-            jax.tree.map(lambda _: False, tree_fun),
-            tuple(jax.tree.map(lambda _, i=i: i in positions, x) for i, x in enumerate(args)),
-            {
-                name: jax.tree.map(lambda _, n=name: n in self.names, x)
-                for name, x in kwargs.items()
-            },
-        )
-        return list(jax.tree.leaves(marks))
-
-
-def _static_arguments(
-    fun: Callable[..., Any],
-    static_argnums: int | Sequence[int] | None,
-    static_argnames: str | Sequence[str] | None,
-) -> _Named:
-    """What the user names, completed by the function's signature, and what `jit` was told."""
-    numbers = set(_several("static_argnums", static_argnums, int, "a number or numbers"))
-    names = set(_several("static_argnames", static_argnames, str, "a name or names"))
-    if numbers or names:
-        parameters = _parameters(fun)
-        known = [p.name for p in parameters]
-        variadic = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters)
-        unknown = sorted(name for name in names if name not in known)
-        if parameters and unknown and not variadic:
-            name = getattr(fun, "__name__", fun)
-            raise ValueError(
-                f"`static_argnames` names {unknown}, and the arguments of `{name}` are {known}."
-            )
-        beyond = sorted(i for i in numbers if i >= len(parameters) or i < -len(parameters))
-        if parameters and beyond and not any(p.kind is p.VAR_POSITIONAL for p in parameters):
-            name = getattr(fun, "__name__", fun)
-            raise ValueError(
-                f"`static_argnums` has {beyond}, and the arguments of `{name}` are {known}."
-            )
-        by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-        positional = [p.name for p in parameters if p.kind in by_position]
-        numbers |= {positional.index(name) for name in names if name in positional}
-        names |= {positional[i] for i in numbers if -len(positional) <= i < len(positional)}
-    jit = _compat.jit_arguments(fun)
-    return _Named(frozenset(numbers | jit.static[0]), frozenset(names | jit.static[1]))
-
-
-def _several(option: str, given: Any, kind: type, wanted: str) -> Sequence[Any]:
-    """One of a kind, or many, or None for none."""
-    several = () if given is None else (given,) if isinstance(given, kind) else given
-    is_right = isinstance(several, (tuple, list, set, frozenset))
-    if not is_right or not all(isinstance(each, kind) for each in several):
-        raise TypeError(f"`{option}` takes {wanted} of arguments, and got {given!r}.")
-    return tuple(several)
-
-
-def _parameters(fun: Callable[..., Any]) -> list[inspect.Parameter]:
-    try:
-        return list(inspect.signature(fun).parameters.values())
-    except (TypeError, ValueError):
-        return []
-
-
-def _in_modules(given: Tree) -> list[bool]:
-    """For each leaf, whether it is a part of the function or of an equinox module.
-
-    Their numbers are settings: arrays alone are traced there, as equinox itself does.
-    """
-    equinox = sys.modules.get("equinox")
-    kinds = () if equinox is None else (equinox.Module,)
-
-    def marked(x: Any) -> Any:
-        return jax.tree.map(lambda _: isinstance(x, kinds), x)
-
-    tree_fun, args, kwargs = given
-    own = jax.tree.map(lambda _: True, tree_fun)
-    others = jax.tree.map(marked, (args, kwargs), is_leaf=lambda x: isinstance(x, kinds))
-    return list(jax.tree.leaves((own, others)))
-
-
-def _is_array(leaf: Any) -> bool:
-    if isinstance(leaf, (np.ndarray, np.generic)):
-        return leaf.dtype.kind not in "OSUMmV" or leaf.dtype.isbuiltin == 2
-    if isinstance(leaf, bool):  # a flag more often than a number, and there are but two
-        return False
-    return isinstance(leaf, (jax.Array, int, float, complex))
 
 
 _NEEDS_A_NUMBER = (

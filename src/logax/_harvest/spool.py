@@ -17,7 +17,8 @@ import jax.numpy as jnp
 
 from logax._compat import Array, Equation, Tree, laid_with
 from logax._harvest import census as counting
-from logax._harvest.call import Fixed, Harvested, Harvester, Traced
+from logax._harvest.arguments import Fixed
+from logax._harvest.call import Harvested, Harvester, Traced
 from logax._harvest.census import Census, Tally
 from logax._harvest.choice import Choice, Names, leave
 from logax._harvest.findings import Findings

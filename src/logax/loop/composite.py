@@ -7,7 +7,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Generic, Self
 
-from logax._errors import raise_together
+from logax._errors import raise_together, received
 from logax.loop._entered import outside
 from logax.loop.protocol import Logger, State, check_logger
 
@@ -25,15 +25,18 @@ class CompositeLogger(Generic[State]):
 
     Raises:
       TypeError: One of them is none.
+      ValueError: One of them is there twice.
     """
 
     def __init__(self, *loggers: Logger[State]) -> None:
         for position, logger in enumerate(loggers):
             check_logger(f"`CompositeLogger`, at position {position},", logger)
+            if any(logger is other for other in loggers[:position]):
+                raise ValueError(f"`CompositeLogger` got {received(logger)} twice. Give it once.")
         self._loggers = loggers
         self._stack: contextlib.ExitStack | None = None
         self._errors: list[BaseException] = []
-        self._logs: list[Callable[[State, int], None]] = []
+        self._told: tuple[Any, ...] = (_Outside(self),)
 
     def __enter__(self) -> Self:
         if self._stack is not None:
@@ -48,7 +51,7 @@ class CompositeLogger(Generic[State]):
                     raise_together("several loggers failed", [error, *self._errors])
                 stack.push(self._leaving(logger))
             self._stack = stack.pop_all()
-        self._logs = [logger.log for logger in self._loggers]
+        self._told = self._loggers
         return self
 
     def __exit__(
@@ -59,7 +62,7 @@ class CompositeLogger(Generic[State]):
     ) -> bool:
         if self._stack is None:
             return False
-        stack, self._stack, self._logs = self._stack, None, []
+        stack, self._stack, self._told = self._stack, None, (_Outside(self),)
         suppresses = bool(stack.__exit__(kind, error, traceback))
         raise_together("several loggers failed", self._errors)
         return suppresses
@@ -78,13 +81,28 @@ class CompositeLogger(Generic[State]):
 
     def log(self, state: State, step: int) -> None:
         """Tell all of them."""
-        if self._stack is None:
-            raise outside(self)
-        errors: list[Exception] | None = None
-        for log in self._logs:
+        try:
+            for logger in self._told:
+                logger.log(state, step)
+        except Exception as error:  # noqa: BLE001 - raised when the others have been told
+            self._tell_those_after(logger, state, step, error)
+
+    def _tell_those_after(self, failed: Any, state: State, step: int, error: Exception) -> None:
+        errors = [error]
+        place = next(i for i, logger in enumerate(self._told) if logger is failed)
+        for logger in self._told[place + 1 :]:
             try:
-                log(state, step)
-            except Exception as error:  # noqa: BLE001 - raised when all have been told
-                errors = [*(errors or ()), error]
-        if errors:
-            raise_together("several loggers failed", errors)
+                logger.log(state, step)
+            except Exception as another:  # noqa: BLE001 - raised when all have been told
+                errors.append(another)
+        raise_together("several loggers failed", errors)
+
+
+class _Outside:
+    """What is told of a step outside of the block."""
+
+    def __init__(self, logger: Any) -> None:
+        self._logger = logger
+
+    def log(self, state: Any, step: int) -> None:
+        raise outside(self._logger)
