@@ -97,7 +97,7 @@ def _energy(state: Any) -> dict[str, Any]:
     return {"energy": state["energy"]}
 
 
-def _five() -> CompositeLogger[Any]:
+def _five() -> CompositeLogger:
     return CompositeLogger(
         TqdmLogger(10**9, _energy),
         RingBufferLogger(5, schedule=NEVER),

@@ -15,6 +15,7 @@ from types import ModuleType
 import pytest
 
 import logax
+import logax.loop
 
 ROOT = Path(__file__).resolve().parent.parent
 GUIDES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -141,20 +142,28 @@ def test_every_link_to_our_own_pages_leads_somewhere(page: Path) -> None:
     assert broken == []
 
 
-@pytest.mark.parametrize("name", logax.__all__)
+PUBLIC = {
+    f"{module.__name__}.{name}": getattr(module, name)
+    for module in (logax, logax.loop)
+    for name in module.__all__
+    if module is logax or name not in logax.__all__
+}
+
+
+@pytest.mark.parametrize("name", PUBLIC)
 def test_every_public_name_is_documented(name: str) -> None:
-    value = getattr(logax, name)
+    value = PUBLIC[name]
     if inspect.isroutine(value) or inspect.isclass(value):
-        assert inspect.getdoc(value), f"`logax.{name}` has no docstring"
-        assert value.__doc__, f"`logax.{name}` only inherits a docstring"
+        assert inspect.getdoc(value), f"`{name}` has no docstring"
+        assert value.__doc__, f"`{name}` only inherits a docstring"
     reference = (ROOT / "docs" / "reference.md").read_text()
-    assert re.search(rf"^::: logax\.{re.escape(name)}$", reference, re.MULTILINE), (
-        f"docs/reference.md has no `::: logax.{name}`"
+    assert re.search(rf"^::: {re.escape(name)}$", reference, re.MULTILINE), (
+        f"docs/reference.md has no `::: {name}`"
     )
 
 
-@pytest.mark.parametrize("name", logax.__all__)
+@pytest.mark.parametrize("name", PUBLIC)
 def test_every_public_name_is_explained_in_a_guide(name: str) -> None:
     guides = [page for page in GUIDES if page.name not in {"reference.md", "changelog.md"}]
-    mention = re.compile(rf"\b{re.escape(name)}\b")
+    mention = re.compile(rf"\b{re.escape(name.rpartition('.')[2])}\b")
     assert any(mention.search(page.read_text()) for page in guides)

@@ -11,10 +11,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def said_by(name: str) -> list[str]:
+def said_by(name: str, *options: str) -> list[str]:
     """What an example prints, line by line."""
     done = subprocess.run(
-        [sys.executable, str(ROOT / "examples" / name)],
+        [sys.executable, str(ROOT / "examples" / name), *options],
         cwd=ROOT,
         capture_output=True,
         encoding="utf-8",
@@ -38,6 +38,19 @@ def test_the_curve_fit_finds_the_curve_and_says_how() -> None:
     found = [float(number) for number in re.findall(r"\d+\.\d*", result)]
     assert len(found) == 8
     assert all(abs(x - y) < 0.05 for x, y in zip(found[:4], found[4:], strict=True))
+
+
+def test_the_simulation_is_watched_while_it_runs(tmp_path: Path) -> None:
+    output = tmp_path / "simulation.png"
+    report, *rest = said_by("simulation.py", "--steps", "120", "--output", str(output))
+    assert report.startswith("steps 10 to 12: ")
+    assert any("jit_advance/" in line for line in rest)
+    assert "the last states that were kept: 115 116 117 118 119" in rest
+    (summary,) = [line for line in rest if line.startswith("after 120 steps: ")]
+    last, _, start = map(float, re.findall(r"=(-?\d+\.\d+)", summary))
+    assert abs(last - start) < 0.05
+    assert output.read_bytes().startswith(b"\x89PNG")
+    assert not (ROOT / "last_states.npz").exists()
 
 
 def test_the_wrapped_optimizers_say_their_iterations() -> None:

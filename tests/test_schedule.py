@@ -185,7 +185,10 @@ def test_inside_a_program_there_is_no_clock() -> None:
     [
         (lambda: EveryNStep(-3), "`EveryNStep` takes a whole number of 1 or more, and got -3."),
         (lambda: EveryNStep(2.5), "and got 2.5."),  # type: ignore[arg-type]
-        (lambda: EverySeconds(0), "`EverySeconds` takes seconds, more than 0, and got 0."),
+        (
+            lambda: EverySeconds(0),
+            "`EverySeconds` takes `seconds` in seconds, more than 0, and got 0",
+        ),
         (lambda: EverySeconds(float("nan")), "and got nan."),
         (lambda: EverySeconds("1"), "and got '1'."),  # type: ignore[arg-type]
         (lambda: Between(5, 2), "and got 5 and 2. Write `Between(2, 5)`."),

@@ -2,7 +2,7 @@
 
     python tools/draw_pictures.py
 
-`demo.png` is what the demo draws. `molecules.png` is drawn from the logs of the first program in
+`demo.png` is what the demo draws, and `simulation.png` what that example draws. `molecules.png` is drawn from the logs of the first program in
 docs/log.md, so that the page shows the logs of its own code. Needs logax and matplotlib.
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +35,13 @@ def first_program(page: Path) -> dict[str, Any]:
     return names
 
 
-def draw_demo(output: Path) -> None:
-    """Let the demo draw its plot."""
-    subprocess.run([sys.executable, ROOT / "examples" / "demo.py", "--output", output], check=True)
+def draw_by(example: str) -> Callable[[Path], None]:
+    """Let an example draw its plot."""
+
+    def draw(output: Path) -> None:
+        subprocess.run([sys.executable, ROOT / "examples" / example, "--output", output], check=True)
+
+    return draw
 
 
 def draw_molecules(output: Path) -> None:
@@ -65,7 +70,11 @@ def draw_molecules(output: Path) -> None:
 def main() -> None:
     """Draw all of them."""
     IMAGES.mkdir(exist_ok=True)
-    pictures = {"demo.png": draw_demo, "molecules.png": draw_molecules}
+    pictures = {
+        "demo.png": draw_by("demo.py"),
+        "molecules.png": draw_molecules,
+        "simulation.png": draw_by("simulation.py"),
+    }
     for name, draw in pictures.items():
         draw(IMAGES / name)
         size = (IMAGES / name).stat().st_size

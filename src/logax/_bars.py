@@ -6,29 +6,63 @@ import importlib
 import os
 import shutil
 import sys
+import time
 from typing import Any
 
 SECONDS_ON_A_SCREEN = 0.25
 SECONDS_BETWEEN_LINES = 5.0
 
 
-def opened(file: Any, total: int | None, initial: int) -> tuple[Any, float]:
-    """A bar of tqdm on `file`, or the standard error, and how many seconds it should wait.
+class Bar:
+    """A bar of tqdm that draws when its owner says, before anything is computed for it.
 
-    Whoever opens it decides when it draws, before anything is computed for it.
+    Args:
+      file: Where to; the standard error if it is None.
+      total: The last position, or None.
+      initial: The first one.
+
+    Attributes:
+      due: The time, of `time.monotonic`, from which on it should be drawn again.
     """
-    tqdm = importlib.import_module("tqdm.auto").tqdm
-    file = sys.stderr if file is None else file
-    on_screen = _is_terminal(file) or _is_of_notebooks(tqdm)
-    bar = tqdm(
-        total=total,
-        initial=initial,
-        file=file if on_screen else Lines(file),
-        **_width(file, on_screen),
-        mininterval=0,
-        miniters=0,
-    )
-    return bar, SECONDS_ON_A_SCREEN if on_screen else SECONDS_BETWEEN_LINES
+
+    def __init__(self, file: Any, total: int | None, initial: int) -> None:
+        tqdm = importlib.import_module("tqdm.auto").tqdm
+        file = sys.stderr if file is None else file
+        self._on_screen = _is_terminal(file) or _is_of_notebooks(tqdm)
+        self._interval = SECONDS_ON_A_SCREEN if self._on_screen else SECONDS_BETWEEN_LINES
+        self._bar = tqdm(
+            total=total,
+            initial=initial,
+            file=file if self._on_screen else Lines(file),
+            **_width(file, self._on_screen),
+            mininterval=0,
+            miniters=0,
+        )
+        self._drawn: int | None = None
+        self.due = time.monotonic() + self._interval
+
+    def set_total(self, total: int | None) -> None:
+        """Change the last position."""
+        self._bar.total = total
+
+    def draw(self, position: int, values: str = "") -> None:
+        """Show a position, and some values next to it."""
+        self._bar.set_postfix_str(values, refresh=False)
+        self._bar.update(position - self._bar.n)
+        self._drawn = position
+        self.due = time.monotonic() + self._interval
+
+    def write(self, text: str) -> None:
+        """Write a line above it."""
+        self._bar.write(text, file=self._bar.fp)
+
+    def close(self, position: int | None, values: str | None = None) -> None:
+        """End it at a position, or where it is; a line that is there is not repeated."""
+        self._bar.n = self._bar.n if position is None else position
+        if values is not None:
+            self._bar.set_postfix_str(values, refresh=False)
+        self._bar.leave = self._on_screen or self._drawn != self._bar.n
+        self._bar.close()
 
 
 class Lines:

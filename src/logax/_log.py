@@ -23,7 +23,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -33,6 +33,7 @@ from jax.extend import core as jex
 from jax.interpreters import ad, batching, mlir
 
 from logax import _schedule
+from logax._checks import as_names, as_text
 from logax._compat import Array, Tree
 from logax._errors import caller, received, warn_user
 from logax._logdict import leaf_name
@@ -296,23 +297,6 @@ def _check_fits(given: Any, dtype: Any, what: str, where: str) -> None:
             f"{what} got {given.dtype.name} numbers {where} that {dtype.name} cannot hold. "
             "Scale them, or set `jax_enable_x64`."
         )
-
-
-def as_names(what: str, names: Any) -> tuple[str, ...] | None:
-    """One name, or many, or None."""
-    if names is None:
-        return None
-    given = (names,) if isinstance(names, str) or not isinstance(names, Iterable) else tuple(names)
-    if not all(isinstance(name, str) for name in given):
-        raise TypeError(f"`{what}` takes a string or strings, and got {names!r}.")
-    return given
-
-
-def as_text(what: str, text: Any) -> str:
-    """A string."""
-    if not isinstance(text, str):
-        raise TypeError(f"`{what}` takes a string, and got {text!r}.")
-    return text
 
 
 def _listed(names: Any) -> str:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-import numbers
 import operator
 import time
 from collections.abc import Iterable
@@ -23,6 +22,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from logax._checks import in_seconds, whole
 from logax._errors import received
 from logax._grids import Grid, Pattern
 
@@ -179,10 +179,7 @@ class EverySeconds(_Combines):
     """
 
     def __init__(self, seconds: float) -> None:
-        real = isinstance(seconds, numbers.Real) and not isinstance(seconds, bool)
-        if not real or not 0 < seconds < math.inf:
-            raise ValueError(f"`EverySeconds` takes seconds, more than 0, and got {seconds!r}.")
-        self.seconds = float(seconds)
+        self.seconds = in_seconds("EverySeconds", "seconds", seconds, zero=False)
         self._asked: int | None = None
         self._answer = False
         self._next = -math.inf
@@ -292,25 +289,3 @@ def for_programs(every: Any, what: str) -> Schedule:
             "`tap`."
         )
     return schedule
-
-
-def at_least_one(what: str, name: str, value: Any) -> int:
-    """The number that an option asks for, or an error."""
-    number = whole(value, 1)
-    if number is None:
-        raise ValueError(f"`{what}` takes `{name}` of 1 or more, and got {value!r}.")
-    return min(number, _COUNTABLE)
-
-
-_COUNTABLE = 2**31 - 1  # programs count with 32 bits
-
-
-def whole(value: Any, least: int) -> int | None:
-    """`value` as an int if it is a whole number of at least `least`, else None."""
-    if isinstance(value, bool):
-        return None
-    try:
-        number = operator.index(value)
-    except TypeError:
-        return None
-    return number if number >= least else None

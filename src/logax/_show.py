@@ -14,8 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from logax._checks import whole
 from logax._compat import Array
-from logax._schedule import whole
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

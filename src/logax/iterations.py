@@ -37,7 +37,6 @@ import dataclasses
 import functools
 import logging
 import math
-import os
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeGuard
@@ -325,4 +324,3 @@ _logger = logging.getLogger(__name__)
 _clock = Clock()
 _fetcher = Worker()
 before_flush(_await_fetches)
-os.register_at_fork(after_in_child=_fetcher._reset)

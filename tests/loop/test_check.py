@@ -70,7 +70,7 @@ def test_an_answer_for_each_particle_is_refused() -> None:
 
 
 def test_the_device_is_waited_for_only_when_due() -> None:
-    with CheckLogger[Any](energy_is_small, OnSteps([9])) as check, held_state() as state:
+    with CheckLogger(energy_is_small, OnSteps([9])) as check, held_state() as state:
         for step in range(9):
             check.log(state, step)
 
@@ -98,7 +98,7 @@ def test_a_nan_stops_the_run_and_is_named() -> None:
 
 def test_infinities_are_only_looked_for_if_asked() -> None:
     break_at(4, np.inf)
-    check = CheckLogger[Any](nan_check(infinite=True), 1)
+    check = CheckLogger(nan_check(infinite=True), 1)
     message = r"NaNs or infinities: 1 of 2 in `the value`\."
     with check, pytest.raises(InvariantViolation, match=message):
         check.log(jnp.array([1.0, -jnp.inf]), 0)

@@ -140,11 +140,11 @@ def test_a_logger_may_end_an_exception_as_in_nested_blocks() -> None:
 
 def test_real_loggers_are_released_when_one_of_them_stops_the_run(tmp_path: Path) -> None:
     text = io.StringIO()
-    bar: TqdmLogger[Any] = TqdmLogger(10, file=text)
-    ring: RingBufferLogger[Any] = RingBufferLogger(2, dump=tmp_path / "ring.npz")
-    check: CheckLogger[Any] = CheckLogger(lambda state: state.energy < 4, EveryNStep(1))
+    bar = TqdmLogger(10, file=text)
+    ring = RingBufferLogger(2, dump=tmp_path / "ring.npz")
+    check = CheckLogger(lambda state: state.energy < 4, EveryNStep(1))
     late: list[int] = []
-    after: CallbackLogger[Any] = CallbackLogger(lambda state, step: late.append(step), 1)
+    after = CallbackLogger(lambda state, step: late.append(step), 1)
     with pytest.raises(InvariantViolation) as caught:
         run(CompositeLogger(bar, check, ring, after))
     assert caught.value.step == 3
@@ -159,7 +159,7 @@ def test_real_loggers_are_released_when_one_of_them_stops_the_run(tmp_path: Path
 
 def test_a_bar_that_stands_before_one_that_cannot_be_entered_is_closed() -> None:
     text = io.StringIO()
-    bar: TqdmLogger[Any] = TqdmLogger(10, file=text)
+    bar = TqdmLogger(10, file=text)
     with pytest.raises(ValueError, match="b enter"):
         run(CompositeLogger(bar, Told("b", [], "enter")))
     with bar:  # it was left, else it would be in use
@@ -238,7 +238,7 @@ def test_any_class_with_the_three_methods_is_a_logger() -> None:
 
 
 def test_the_same_logger_twice_is_refused_and_nothing_stays_open() -> None:
-    ring: RingBufferLogger[Any] = RingBufferLogger(2)
+    ring = RingBufferLogger(2)
     with pytest.raises(ValueError, match=r"`CompositeLogger` got .*RingBuffer.* twice\. Give it"):
         CompositeLogger(ring, NullLogger(), ring)
     with pytest.raises(RuntimeError, match=r"This `RingBufferLogger` is in use.*only once"):

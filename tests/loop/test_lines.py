@@ -49,7 +49,7 @@ class Screen(io.StringIO):
 
 def test_a_bar_on_the_same_screen_stays_below_the_lines() -> None:
     screen = Screen()
-    bar: TqdmLogger[Any] = TqdmLogger(10, file=screen)
+    bar = TqdmLogger(10, file=screen)
     run(CompositeLogger(bar, PrintLogger(lambda state: state.energy, EveryNStep(5), file=screen)))
     shown = [line.rpartition("\r")[2] for line in screen.getvalue().split("\n")]
     assert shown[0].startswith("step 0: value=1")
@@ -73,8 +73,8 @@ def test_another_logger_and_level_can_be_given(caplog: pytest.LogCaptureFixture)
 
 
 def test_nothing_is_looked_at_for_a_logger_that_is_silent() -> None:
-    quiet = PythonLogger[Any](energies, 1, level=logging.DEBUG)
-    printer = PrintLogger[Any](energies, OnSteps([9]))
+    quiet = PythonLogger(energies, 1, level=logging.DEBUG)
+    printer = PrintLogger(energies, OnSteps([9]))
     with CompositeLogger(quiet, printer) as logger, held_state() as state:
         for step in range(9):
             logger.log(state, step)

@@ -20,7 +20,7 @@ from loops import Particles, advance, held_state, run
 
 
 def test_the_last_states_are_there_oldest_first() -> None:
-    ring: RingBufferLogger[Particles] = RingBufferLogger(3)
+    ring = RingBufferLogger(3)
     run(ring)
     assert [step for step, _ in ring.buf] == [7, 8, 9]
     for step, state in ring.buf:
@@ -31,9 +31,7 @@ def test_the_last_states_are_there_oldest_first() -> None:
 
 
 def test_a_view_a_schedule_and_a_ring_that_is_not_full() -> None:
-    ring: RingBufferLogger[Particles] = RingBufferLogger(
-        9, lambda state: state.energy, schedule=EveryNStep(4)
-    )
+    ring = RingBufferLogger(9, lambda state: state.energy, schedule=EveryNStep(4))
     run(ring)
     assert ring.buf == [(0, 1.0), (4, 5.0), (8, 9.0)]
     run(ring, steps=1)
@@ -48,7 +46,7 @@ class KeepsReferences(NullLogger):
 
 
 def test_keeping_a_reference_to_a_donated_state_is_found_out() -> None:
-    careless, ring = KeepsReferences(), RingBufferLogger[Particles](2)
+    careless, ring = KeepsReferences(), RingBufferLogger(2)
     state = run(CompositeLogger(careless, ring))
     advance(state)
     with pytest.raises(RuntimeError, match="deleted"):
@@ -57,7 +55,7 @@ def test_keeping_a_reference_to_a_donated_state_is_found_out() -> None:
 
 
 def test_what_is_looked_at_in_the_loop_stays_when_the_loop_goes_on() -> None:
-    ring: RingBufferLogger[Particles] = RingBufferLogger(1)
+    ring = RingBufferLogger(1)
     seen: list[Any] = []
     run(ring, at=lambda step: seen.append(ring.buf[0]))
     assert [step for step, _ in seen] == list(range(10))
@@ -65,14 +63,14 @@ def test_what_is_looked_at_in_the_loop_stays_when_the_loop_goes_on() -> None:
 
 
 def test_nobody_waits_for_the_device() -> None:
-    with RingBufferLogger[Any](2) as ring, held_state() as state:
+    with RingBufferLogger(2) as ring, held_state() as state:
         for step in range(5):
             ring.log(state, step)
     assert [step for step, _ in ring.buf] == [3, 4]
 
 
 def test_the_copies_are_one_program_whatever_the_number_of_steps() -> None:
-    ring: RingBufferLogger[Particles] = RingBufferLogger(3)
+    ring = RingBufferLogger(3)
     run(ring)
     programs = _copies._copy._cache_size()
     state = Particles.at_rest()
@@ -85,7 +83,7 @@ def test_the_copies_are_one_program_whatever_the_number_of_steps() -> None:
 def test_numpy_arrays_are_copied_and_other_things_stay() -> None:
     array = np.zeros(3)
     model = eqx.nn.MLP(2, 2, 4, 1, key=jax.random.key(0))
-    with RingBufferLogger[Any](1) as ring:
+    with RingBufferLogger(1) as ring:
         ring.log({"array": array, "name": "a", "model": model, "key": jax.random.key(7)}, 0)
     array += 1
     ((_, kept),) = ring.buf
@@ -106,7 +104,7 @@ def test_arrays_on_several_devices_are_copied_where_they_are() -> None:
         "two": jax.device_put(jnp.arange(4.0), second),
         "all": jax.device_put(jnp.arange(8.0), rows),
     }
-    with RingBufferLogger[Any](1) as ring:
+    with RingBufferLogger(1) as ring:
         ring.log(state, 0)
         (_, kept) = ring._entries[0]
     assert {name: x.sharding for name, x in kept.items()} == {
@@ -213,7 +211,7 @@ def test_states_that_change_their_shape_are_dumped_one_by_one(tmp_path: Path) ->
 
 
 def test_what_cannot_be_fetched_is_counted_and_the_rest_is_written(tmp_path: Path) -> None:
-    ring: RingBufferLogger[Any] = RingBufferLogger(3, dump=tmp_path / "x")
+    ring = RingBufferLogger(3, dump=tmp_path / "x")
     states = {step: jnp.float32(step) for step in range(3)}
     error = crash(ring, states, lose=1)
     np.testing.assert_array_equal(loaded(tmp_path / "x")["value"], [0, 2])

@@ -76,7 +76,7 @@ def test_the_logger_sees_every_step_and_is_left_at_the_end() -> None:
 def test_a_resumed_run_goes_on_as_if_it_had_not_stopped() -> None:
     x = jnp.arange(3.0)
     steps: list[int] = []
-    logger: CallbackLogger[Any] = CallbackLogger(lambda state, step: steps.append(step), 1)
+    logger = CallbackLogger(lambda state, step: steps.append(step), 1)
     half = run_loop(walk, x, 17, key=KEY, logger=logger)
     whole = run_loop(walk, half, 40, key=KEY, logger=logger, start_step=17)
     assert steps == list(range(40))
@@ -86,7 +86,7 @@ def test_a_resumed_run_goes_on_as_if_it_had_not_stopped() -> None:
 
 def test_warm_up_comes_first_unlogged_with_keys_of_its_own() -> None:
     x = jnp.arange(3.0)
-    ring: RingBufferLogger[Any] = RingBufferLogger(99)
+    ring = RingBufferLogger(99)
     out = run_loop(walk, x, 4, key=KEY, logger=ring, warmup=3)
     warm = walked(x, [2**32 - 3, 2**32 - 2, 2**32 - 1])
     np.testing.assert_array_equal(out, walked(warm, range(4)))
@@ -95,7 +95,7 @@ def test_warm_up_comes_first_unlogged_with_keys_of_its_own() -> None:
 
 
 def test_an_array_ends_the_loop_one_step_after_it_is_true() -> None:
-    ring: RingBufferLogger[Any] = RingBufferLogger(99)
+    ring = RingBufferLogger(99)
     out = run_loop(lambda x: x + 1, jnp.float32(0), 50, logger=ring, until=lambda x: x >= 5)
     assert float(out) == 6
     assert [step for step, _ in ring.buf] == list(range(6))
@@ -146,7 +146,7 @@ def test_the_state_of_a_flax_model_in_training() -> None:
 
         return state.apply_gradients(grads=jax.grad(loss)(state.params))
 
-    ring: RingBufferLogger[Any] = RingBufferLogger(2)
+    ring = RingBufferLogger(2)
     out = run_loop(step, state, 50, logger=ring)
     assert int(out.step) == 50
     assert int(state.step) == 0
@@ -165,7 +165,7 @@ def test_a_model_of_equinox_whose_step_compiles_itself() -> None:
         return eqx.apply_updates(model, jax.tree.map(lambda g: -0.1 * g, slopes))
 
     before = np.array(model.layers[0].weight)
-    ring: RingBufferLogger[Any] = RingBufferLogger(1)
+    ring = RingBufferLogger(1)
     out = run_loop(step, model, 20, logger=ring)
     np.testing.assert_array_equal(model.layers[0].weight, before)
     assert not np.array_equal(out.layers[0].weight, before)

@@ -31,7 +31,7 @@ def drawn(text: str) -> list[int]:
     return [int(found) for found in re.findall(r"(\d+)/\d+ \[", text)]
 
 
-def bar_of(**options: Any) -> tuple[TqdmLogger[Any], io.StringIO]:
+def bar_of(**options: Any) -> tuple[TqdmLogger, io.StringIO]:
     text = io.StringIO()
     return TqdmLogger(options.pop("num_steps", 10), file=text, **options), text
 
@@ -40,7 +40,7 @@ def bar_of(**options: Any) -> tuple[TqdmLogger[Any], io.StringIO]:
 def test_each_step_that_is_drawn_stands_at_its_number() -> None:
     bar, text = bar_of()
     run(bar)
-    assert drawn(text.getvalue()) == [*range(11), 10]
+    assert drawn(text.getvalue()) == list(range(11))
     assert bar.position == 10
     assert text.getvalue().splitlines()[-1].startswith("100%|")
 
@@ -51,7 +51,7 @@ def test_a_bar_that_is_told_of_every_tenth_step_shows_the_truth() -> None:
     with bar:
         for step in range(0, 101, 10):
             bar.log({"x": jnp.float32(step)}, step)
-    assert drawn(text.getvalue()) == [0, *range(1, 102, 10), 101]
+    assert drawn(text.getvalue()) == [0, *range(1, 102, 10)]
 
 
 @pytest.mark.usefixtures("_no_pause")
@@ -60,7 +60,7 @@ def test_a_run_that_is_resumed_begins_where_it_stopped() -> None:
     with bar:
         bar.log(0.0, 400)
         bar.log(0.0, 401)
-    assert drawn(text.getvalue()) == [400, 401, 402, 402]
+    assert drawn(text.getvalue()) == [400, 401, 402]
     assert bar.position == 402
 
 
@@ -153,7 +153,7 @@ def test_without_a_file_it_is_the_standard_error(capsys: pytest.CaptureFixture[s
     run(TqdmLogger(10))
     out, err = capsys.readouterr()
     assert out == ""
-    assert drawn(err) == [0, 10, 10]
+    assert drawn(err) == [0, 10]
 
 
 def test_a_loop_of_no_steps_and_one_that_is_longer_than_said() -> None:

@@ -3,6 +3,9 @@
 Whoever puts something in, XLA's threads above all, only waits where the queue is full; whatever
 users' code does happens on the thread. It is started when first needed, again in a process that
 was forked, and is given the time to finish when Python exits.
+
+All records go through `worker`. What waits long for something else, a network say, has a `Worker`
+of its own, so that records need not wait for that.
 """
 
 from __future__ import annotations
@@ -10,17 +13,17 @@ from __future__ import annotations
 import atexit
 import collections
 import contextlib
-import numbers
 import os
 import sys
 import threading
 import time
 import traceback
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from logax._checks import in_seconds, whole
 from logax._errors import described, raise_together, warn_user
-from logax._schedule import whole
 
 _TURN = 5e-5  # seconds: a program must not wait longer for the thread to let go of Python
 _PAUSE = 2e-2  # seconds: nobody sees a record sooner, and being woken for each is dear
@@ -30,17 +33,24 @@ _MORE = 16 * 2**20  # bytes
 
 
 class Worker:
-    """A queue of jobs, bounded in the bytes that they hold, and the thread that does them."""
+    """A queue of jobs, bounded in the bytes that they hold, and the thread that does them.
+
+    Args:
+      name: Of the thread.
+      short_turns: Whether other threads need not wait long for Python while there are jobs.
+    """
 
     done: int  # grows as long as something is done
     discards: bool  # whether records are counted instead of delivered
     discarded: int
 
-    def __init__(self) -> None:
+    def __init__(self, name: str = "logax", *, short_turns: bool = True) -> None:
+        self._name, self._short_turns = name, short_turns
         self.limit = 256 * 2**20
         self.blocks = True
         self.exits = False  # whether Python does
         self._reset()
+        _workers.add(self)
 
     def _reset(self) -> None:
         self._changed = threading.Condition()
@@ -50,6 +60,7 @@ class Worker:
         self._bytes = 0
         self._idle = False  # the thread waits for something to do
         self._pauses = False  # it has that, and waits for more
+        self._stops = False  # it ends when there is nothing to do
         self._hurry = 0
         self.done = 0
         self.discards, self.discarded = False, 0
@@ -61,12 +72,18 @@ class Worker:
         if self._thread is None:
             with self._changed:
                 if self._thread is None:
-                    thread = threading.Thread(target=self._run, name="logax", daemon=True)
+                    thread = threading.Thread(target=self._run, name=self._name, daemon=True)
                     try:
                         thread.start()
                     except RuntimeError:  # Python exits already; then `drain` does what there is
                         return
                     self._thread = thread
+
+    def stop(self) -> None:
+        """Have the thread end when all jobs are done. A job that is put in later starts another."""
+        with self._changed:
+            self._stops = self._thread is not None
+            self._changed.notify_all()
 
     def put(self, size: int, job: Callable[..., None], *arguments: Any, waits: bool = True) -> bool:
         """Queue a job that holds so many bytes; False if it is full and nobody may wait.
@@ -151,16 +168,21 @@ class Worker:
                 if not self._jobs:
                     self._idle = True
                     self._changed.notify_all()
-                    if sys.getswitchinterval() == _TURN:  # else somebody else has set it
-                        sys.setswitchinterval(usual)
-                    self._changed.wait_for(lambda: bool(self._jobs))
+                    if self._short_turns and sys.getswitchinterval() == _TURN:
+                        sys.setswitchinterval(usual)  # else somebody else has set it
+                    self._changed.wait_for(lambda: self._stops or bool(self._jobs))
                     self._idle = False
+                    if not self._jobs:
+                        self._stops, self._thread = False, None
+                        self._changed.notify_all()
+                        return
                     # Whoever puts in one thing puts in more: let them, and then do all at once.
                     self._pauses = True
                     self._changed.wait_for(lambda: self._hurry > 0 or self._bytes > _PLENTY, _PAUSE)
                     self._pauses = False
-                    usual = sys.getswitchinterval()
-                    sys.setswitchinterval(min(usual, _TURN))
+                    if self._short_turns:
+                        usual = sys.getswitchinterval()
+                        sys.setswitchinterval(min(usual, _TURN))
                 entry = self._jobs.popleft()
             self._do(*entry)
             del entry
@@ -286,11 +308,9 @@ def flush(timeout: float | None = None) -> None:
         raise RuntimeError(
             "`flush` was called in a callback, and waits for that callback. Call it outside."
         )
-    if timeout is not None and not (
-        isinstance(timeout, numbers.Real) and not isinstance(timeout, bool) and timeout >= 0
-    ):
-        raise ValueError(f"`flush` takes `timeout` in seconds, 0 or more, and got {timeout!r}.")
-    deadline = None if timeout is None else time.monotonic() + timeout
+    deadline = None
+    if timeout is not None:
+        deadline = time.monotonic() + in_seconds("flush", "timeout", timeout)
     ended = [await_programs(deadline) for await_programs in _before_flush]
     if not (all(ended) and worker.drain(deadline)):
         raise TimeoutError(
@@ -324,6 +344,12 @@ def before_flush(await_programs: Callable[[float | None], bool]) -> None:
     _before_flush.append(await_programs)
 
 
+def _reset_after_fork() -> None:
+    for each in list(_workers):
+        each._reset()
+    troubles.reset()
+
+
 def _flush_at_exit() -> None:
     worker.exits = True
     try:
@@ -334,8 +360,8 @@ def _flush_at_exit() -> None:
 
 _before_flush: list[Callable[[float | None], bool]] = []
 _discarding = threading.Lock()
+_workers: weakref.WeakSet[Worker] = weakref.WeakSet()
 worker = Worker()
 troubles = Troubles()
 atexit.register(_flush_at_exit)
-os.register_at_fork(after_in_child=worker._reset)
-os.register_at_fork(after_in_child=troubles.reset)
+os.register_at_fork(after_in_child=_reset_after_fork)

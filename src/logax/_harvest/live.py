@@ -13,6 +13,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
+from logax._checks import as_names
 from logax._compat import Array
 from logax._delivery.direct import deliver_soon, send
 from logax._delivery.packets import Parcel, Site
@@ -21,7 +22,7 @@ from logax._delivery.routes import Batch, Route
 from logax._delivery.worker import DeliveryError, flush
 from logax._harvest.choice import Choice, Names
 from logax._harvest.findings import Findings
-from logax._log import LogSpec, as_names, bound_by
+from logax._log import LogSpec, bound_by
 
 
 class live:  # noqa: N801 - used like a function

@@ -15,6 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from logax._checks import as_names, as_text, at_least_one
 from logax._compat import Array, Equation, Tree, laid_with
 from logax._harvest import census as counting
 from logax._harvest.arguments import Fixed
@@ -37,11 +38,9 @@ from logax._harvest.storage import (
     value_of,
 )
 from logax._harvest.walker import Frame, Harvest, walk
-from logax._log import as_names, as_text
 from logax._logdict import logdict, matches
 from logax._reduce import Record, RecordReducer
 from logax._reducers import as_reducer, is_arithmetic
-from logax._schedule import at_least_one
 
 
 def spool(

@@ -9,6 +9,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from logax import _compat
+from logax._checks import as_names, as_text, at_least_one
 from logax._compat import Array, Tree
 from logax._delivery.calls import begin, begin_inside, forget, started
 from logax._delivery.emit import lanes_of, opened, shard_here
@@ -19,8 +20,6 @@ from logax._harvest.call import Harvested, Harvester, Traced
 from logax._harvest.choice import Choice, Names
 from logax._harvest.streaming import Given, Options, Tap
 from logax._harvest.walker import Frame, walk
-from logax._log import as_names, as_text
-from logax._schedule import at_least_one
 
 
 def tap(

@@ -8,11 +8,10 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import Any, Self
 
-from logax._bars import opened
+from logax._bars import Bar
+from logax._checks import as_names, whole
 from logax._delivery.records import record
 from logax._delivery.worker import flush
-from logax._log import as_names
-from logax._schedule import whole
 from logax.loggers._lanes import Lanes
 from logax.loggers._leader import Leader
 from logax.loggers._values import Values
@@ -87,9 +86,7 @@ class ProgressLogger:
     def _start(self) -> None:
         self._leader = Leader(self._total, self._step)
         self._values = Values(self._patterns)
-        self._bar: Any = None
-        self._due = 0.0
-        self._interval = 0.0
+        self._bar: Bar | None = None
 
     @property
     def position(self) -> int:
@@ -119,10 +116,10 @@ class ProgressLogger:
             lanes, begins = self._leader.take(one)
             if begins:
                 if self._bar is not None and lanes is not None:
-                    self._end(lanes.furthest(number))
+                    self._end(self._bar, lanes.furthest(number))
                 self._values.forget(one)
             elif self._bar is not None and lanes is not None and lanes is not before:
-                self._bar.total = lanes.total
+                self._bar.set_total(lanes.total)
             if self._patterns:
                 self._values.take(one)
             if lanes is not None and not self._leader.is_through:
@@ -133,28 +130,16 @@ class ProgressLogger:
 
     def _show(self, lanes: Lanes) -> None:
         if self._bar is None:
-            self._open(lanes)
+            self._bar = Bar(self._file, lanes.total, max(lanes.slowest().position - 1, 0))
         if lanes.complete():
-            self._end(lanes.slowest().position)
+            self._end(self._bar, lanes.slowest().position)
             self._leader.end_round()
-        elif time.monotonic() >= self._due:
-            self._draw(lanes.slowest().position)
+        elif time.monotonic() >= self._bar.due:
+            self._bar.draw(lanes.slowest().position, self._values.line())
 
-    def _open(self, lanes: Lanes) -> None:
-        first = max(lanes.slowest().position - 1, 0)
-        self._bar, self._interval = opened(self._file, lanes.total, first)
-        self._due = time.monotonic() + self._interval
-
-    def _draw(self, position: int) -> None:
-        self._bar.set_postfix_str(self._values.line(), refresh=False)
-        self._bar.update(position - self._bar.n)
-        self._due = time.monotonic() + self._interval
-
-    def _end(self, position: int | None) -> None:
-        bar, self._bar = self._bar, None
-        bar.n = bar.n if position is None else position
-        bar.set_postfix_str(self._values.line(), refresh=False)
-        bar.close()
+    def _end(self, bar: Bar, position: int | None) -> None:
+        self._bar = None
+        bar.close(position, self._values.line())
 
     def close(self) -> None:
         """End the bar where it is; later records are ignored."""
@@ -166,7 +151,8 @@ class ProgressLogger:
             lanes = self._leader.lanes
             if self._bar is None or lanes is None:
                 return
-            self._end(lanes.furthest(lanes.round) if all_ended else lanes.slowest().position)
+            last = lanes.furthest(lanes.round) if all_ended else lanes.slowest().position
+            self._end(self._bar, last)
 
     def __enter__(self) -> Self:
         with self._lock:

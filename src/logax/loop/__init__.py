@@ -15,6 +15,7 @@ from logax._schedule import LoggingFrequency as LoggingFrequency
 from logax._schedule import Once as Once
 from logax._schedule import OnSteps as OnSteps
 from logax._schedule import Schedule as Schedule
+from logax.loop._trace import ProfileReport as ProfileReport
 from logax.loop.callback import CallbackLogger as CallbackLogger
 from logax.loop.check import CheckLogger as CheckLogger
 from logax.loop.check import InvariantViolation as InvariantViolation
@@ -22,6 +23,9 @@ from logax.loop.check import nan_check as nan_check
 from logax.loop.composite import CompositeLogger as CompositeLogger
 from logax.loop.lines import PrintLogger as PrintLogger
 from logax.loop.lines import PythonLogger as PythonLogger
+from logax.loop.notify import NotifyLogger as NotifyLogger
+from logax.loop.plot import PlotLogger as PlotLogger
+from logax.loop.profile import ProfileLogger as ProfileLogger
 from logax.loop.progress import TqdmLogger as TqdmLogger
 from logax.loop.protocol import Logger as Logger
 from logax.loop.protocol import NullLogger as NullLogger
@@ -39,10 +43,14 @@ __all__ = [
     "InvariantViolation",
     "Logger",
     "LoggingFrequency",
+    "NotifyLogger",
     "NullLogger",
     "OnSteps",
     "Once",
+    "PlotLogger",
     "PrintLogger",
+    "ProfileLogger",
+    "ProfileReport",
     "PythonLogger",
     "RingBufferLogger",
     "Schedule",

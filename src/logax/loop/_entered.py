@@ -7,13 +7,12 @@ of its block a logger asks a schedule that raises.
 from __future__ import annotations
 
 from types import TracebackType
-from typing import Any, Generic, Self
+from typing import Any, Self
 
 from logax._schedule import Schedule, as_schedule
-from logax.loop.protocol import State
 
 
-class EnteredLogger(Generic[State]):
+class EnteredLogger:
     """A logger that takes in the steps of a schedule, while it is entered."""
 
     def __init__(self, schedule: int | Schedule = 1) -> None:
@@ -24,14 +23,14 @@ class EnteredLogger(Generic[State]):
     def _begin(self) -> None:
         """Get ready for a run."""
 
-    def _take(self, state: State, step: int) -> None:
+    def _take(self, state: Any, step: int) -> None:
         """Take in a step that is due."""
         raise NotImplementedError
 
     def _end(self, error: BaseException | None) -> None:
         """End the run, which may have failed."""
 
-    def log(self, state: State, step: int) -> None:
+    def log(self, state: Any, step: int) -> None:
         """Take in the state after step `step`, if that is due."""
         if self._should_log(step):
             self._take(state, step)

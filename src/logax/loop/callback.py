@@ -8,10 +8,9 @@ from typing import Any
 from logax._errors import received
 from logax._schedule import Schedule
 from logax.loop._entered import EnteredLogger
-from logax.loop.protocol import State
 
 
-class CallbackLogger(EnteredLogger[State]):
+class CallbackLogger(EnteredLogger):
     """Calls a function on the steps that are due.
 
     It is called in the loop, and what it raises stops the loop. What it keeps of the state it must
@@ -22,7 +21,7 @@ class CallbackLogger(EnteredLogger[State]):
       schedule: When: a schedule, or a number n for every n-th step.
     """
 
-    def __init__(self, fn: Callable[[State, int], Any], schedule: int | Schedule) -> None:
+    def __init__(self, fn: Callable[[Any, int], Any], schedule: int | Schedule) -> None:
         if not callable(fn):
             raise TypeError(
                 f"`CallbackLogger` takes a function of state and step, and got {received(fn)}."
@@ -30,5 +29,5 @@ class CallbackLogger(EnteredLogger[State]):
         super().__init__(schedule)
         self._fn = fn
 
-    def _take(self, state: State, step: int) -> None:
+    def _take(self, state: Any, step: int) -> None:
         self._fn(state, step)

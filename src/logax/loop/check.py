@@ -15,7 +15,6 @@ from logax._errors import received
 from logax._schedule import Schedule
 from logax.loop._copies import copied, fetched
 from logax.loop._entered import EnteredLogger
-from logax.loop.protocol import State
 
 
 class InvariantViolation(RuntimeError):  # noqa: N818 - it says what happened
@@ -34,7 +33,7 @@ class InvariantViolation(RuntimeError):  # noqa: N818 - it says what happened
         return type(self), (self.args[0], self.step, self.view)
 
 
-class CheckLogger(EnteredLogger[State]):
+class CheckLogger(EnteredLogger):
     """Stops the run with an `InvariantViolation` where something does not hold.
 
     On the steps that are due, and only there, it waits for the device.
@@ -49,11 +48,11 @@ class CheckLogger(EnteredLogger[State]):
 
     def __init__(
         self,
-        predicate: Callable[[State], Any],
+        predicate: Callable[[Any], Any],
         schedule: int | Schedule,
         message: str | None = None,
         *,
-        view: Callable[[State], Tree] | None = None,
+        view: Callable[[Any], Tree] | None = None,
     ) -> None:
         if not callable(predicate):
             raise TypeError(
@@ -64,7 +63,7 @@ class CheckLogger(EnteredLogger[State]):
         self._predicate, self._message = predicate, message
         self._view = view or getattr(predicate, "view", None) or (lambda state: state)
 
-    def _take(self, state: State, step: int) -> None:
+    def _take(self, state: Any, step: int) -> None:
         answer = self._predicate(state)
         if np.shape(answer) != ():
             raise TypeError(

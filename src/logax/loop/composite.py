@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Generic, Self
+from typing import Any, Self
 
 from logax._errors import raise_together, received
 from logax.loop._entered import outside
-from logax.loop.protocol import Logger, State, check_logger
+from logax.loop.protocol import Logger, check_logger
 
 
-class CompositeLogger(Generic[State]):
+class CompositeLogger:
     """Several loggers as one: entered in order, told in order, left in reverse order.
 
     Whatever one of them does, the others get theirs. If one cannot be entered, those before it are
@@ -28,7 +28,7 @@ class CompositeLogger(Generic[State]):
       ValueError: One of them is there twice.
     """
 
-    def __init__(self, *loggers: Logger[State]) -> None:
+    def __init__(self, *loggers: Logger[Any]) -> None:
         for position, logger in enumerate(loggers):
             check_logger(f"`CompositeLogger`, at position {position},", logger)
             if any(logger is other for other in loggers[:position]):
@@ -67,7 +67,7 @@ class CompositeLogger(Generic[State]):
         raise_together("several loggers failed", self._errors)
         return suppresses
 
-    def _leaving(self, logger: Logger[State]) -> Callable[..., Any]:
+    def _leaving(self, logger: Logger[Any]) -> Callable[..., Any]:
         """What leaves one logger and keeps its error for later."""
 
         def leave(*reason: Any) -> bool | None:
@@ -79,7 +79,7 @@ class CompositeLogger(Generic[State]):
 
         return leave
 
-    def log(self, state: State, step: int) -> None:
+    def log(self, state: Any, step: int) -> None:
         """Tell all of them."""
         try:
             for logger in self._told:
@@ -87,7 +87,7 @@ class CompositeLogger(Generic[State]):
         except Exception as error:  # noqa: BLE001 - raised when the others have been told
             self._tell_those_after(logger, state, step, error)
 
-    def _tell_those_after(self, failed: Any, state: State, step: int, error: Exception) -> None:
+    def _tell_those_after(self, failed: Any, state: Any, step: int, error: Exception) -> None:
         errors = [error]
         place = next(i for i, logger in enumerate(self._told) if logger is failed)
         for logger in self._told[place + 1 :]:

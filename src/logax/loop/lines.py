@@ -13,10 +13,9 @@ from logax._errors import received
 from logax._schedule import Schedule
 from logax.loop._copies import line
 from logax.loop._entered import EnteredLogger
-from logax.loop.protocol import State
 
 
-class PrintLogger(EnteredLogger[State]):
+class PrintLogger(EnteredLogger):
     """Prints a line on the steps that are due: `step 100: energy=-1.234, temperature=0.97`.
 
     It waits for the device there, and only there. A bar that is on the screen stays below.
@@ -29,7 +28,7 @@ class PrintLogger(EnteredLogger[State]):
     """
 
     def __init__(
-        self, view: Callable[[State], Tree], schedule: int | Schedule, *, file: Any = None
+        self, view: Callable[[Any], Tree], schedule: int | Schedule, *, file: Any = None
     ) -> None:
         super().__init__(schedule)
         if file is not None and not hasattr(file, "write"):
@@ -37,12 +36,12 @@ class PrintLogger(EnteredLogger[State]):
         self._view, self._file = checked_view("PrintLogger", view), file
         self._write = importlib.import_module("tqdm.auto").tqdm.write
 
-    def _take(self, state: State, step: int) -> None:
+    def _take(self, state: Any, step: int) -> None:
         file = sys.stdout if self._file is None else self._file
         self._write(f"step {step}: {line(self._view(state))}", file=file)
 
 
-class PythonLogger(EnteredLogger[State]):
+class PythonLogger(EnteredLogger):
     """Sends a line to the standard `logging` on the steps that are due.
 
     Nothing is looked at, and the device is not waited for, unless the logger lets the level
@@ -58,7 +57,7 @@ class PythonLogger(EnteredLogger[State]):
 
     def __init__(
         self,
-        view: Callable[[State], Tree],
+        view: Callable[[Any], Tree],
         schedule: int | Schedule,
         *,
         logger: logging.Logger | None = None,
@@ -74,7 +73,7 @@ class PythonLogger(EnteredLogger[State]):
             )
         self._level = level
 
-    def _take(self, state: State, step: int) -> None:
+    def _take(self, state: Any, step: int) -> None:
         if self._logger.isEnabledFor(self._level):
             self._logger.log(self._level, "step %d: %s", step, line(self._view(state)))
 

@@ -7,20 +7,19 @@ import operator
 from collections.abc import Callable, Mapping
 from time import monotonic
 from types import TracebackType
-from typing import Any, Generic, Self
+from typing import Any, Self
 
 import jax
 
-from logax._bars import opened
+from logax._bars import Bar
+from logax._checks import whole
 from logax._errors import described, received
-from logax._schedule import whole
 from logax.loop._copies import line
 from logax.loop._entered import outside
 from logax.loop.lines import checked_view
-from logax.loop.protocol import State
 
 
-class TqdmLogger(Generic[State]):
+class TqdmLogger:
     """Shows how far a loop is: share done, rate, elapsed and remaining time, some values.
 
         with TqdmLogger(num_steps, lambda state: {"energy": state.energy}) as bar:
@@ -45,7 +44,7 @@ class TqdmLogger(Generic[State]):
     def __init__(
         self,
         num_steps: int,
-        postfix: Callable[[State], Mapping[str, Any]] | None = None,
+        postfix: Callable[[Any], Mapping[str, Any]] | None = None,
         *,
         initial: int = 0,
         file: Any = None,
@@ -57,10 +56,9 @@ class TqdmLogger(Generic[State]):
             raise TypeError(f"`TqdmLogger` takes a `file` to write to, and got {received(file)}.")
         self._total, self._initial, self._file = operator.index(num_steps), initial, file
         self._postfix = None if postfix is None else checked_view("TqdmLogger", postfix)
-        self._bar: Any = None
-        self._position = initial
+        self._bar: Bar | None = None
+        self._position, self._values = initial, ""
         self._due = -math.inf  # so that outside of the block every step comes to the slow path
-        self._interval = 0.0
 
     @property
     def position(self) -> int:
@@ -70,41 +68,38 @@ class TqdmLogger(Generic[State]):
     def __enter__(self) -> Self:
         if self._bar is not None:
             raise RuntimeError("This `TqdmLogger` is in use: it was entered and not left.")
-        self._position, self._failed = self._initial, False
-        self._bar, self._interval = opened(self._file, self._total, self._initial)
-        self._due = monotonic() + self._interval
+        self._position, self._values, self._failed = self._initial, "", False
+        self._bar = Bar(self._file, self._total, self._initial)
+        self._due = self._bar.due
         return self
 
-    def log(self, state: State, step: int) -> None:
+    def log(self, state: Any, step: int) -> None:
         """Take in that step `step` is done."""
         self._position = step + 1
         if monotonic() >= self._due or step + 1 == self._total:
             self._draw(state)
 
-    def _draw(self, state: State) -> None:
+    def _draw(self, state: Any) -> None:
         if self._bar is None:
             raise outside(self)
         jax.block_until_ready(state)
-        self._show_values(state)
-        self._bar.update(self._position - self._bar.n)
-        self._due = monotonic() + self._interval
+        if self._postfix is not None and not self._failed:
+            self._look(self._bar, self._postfix, state)
+        self._bar.draw(self._position, self._values)
+        self._due = self._bar.due
 
-    def _show_values(self, state: State) -> None:
-        if self._postfix is None or self._failed:
-            return
+    def _look(self, bar: Bar, postfix: Callable[[Any], Any], state: Any) -> None:
         try:
-            values = self._postfix(state)
+            values = postfix(state)
             if not isinstance(values, Mapping):
                 raise TypeError(
                     f"it gave {received(values)}, which is no dictionary. Write "
                     '`lambda state: {"energy": state.energy}`.'
                 )
-            self._bar.set_postfix_str(line(dict(values)), refresh=False)
+            self._values = line(dict(values))
         except Exception as error:  # noqa: BLE001 - a view that only shows must not stop the run
             self._failed = True
-            self._bar.write(
-                f"`TqdmLogger` goes on without its postfix: {described(error)}", file=self._bar.fp
-            )
+            bar.write(f"`TqdmLogger` goes on without its postfix: {described(error)}")
 
     def __exit__(
         self,
@@ -114,5 +109,4 @@ class TqdmLogger(Generic[State]):
     ) -> None:
         if self._bar is not None:
             bar, self._bar, self._due = self._bar, None, -math.inf
-            bar.n = self._position
-            bar.close()
+            bar.close(self._position)

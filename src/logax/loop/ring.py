@@ -11,18 +11,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from logax._checks import at_least_one
 from logax._columns.rows import leaf_name
 from logax._compat import Tree
 from logax._errors import described
 from logax._files import replacing
-from logax._schedule import Schedule, at_least_one
+from logax._schedule import Schedule
 from logax.loop._copies import copied, fetched
 from logax.loop._entered import EnteredLogger
 from logax.loop.lines import checked_view
-from logax.loop.protocol import State
 
 
-class RingBufferLogger(EnteredLogger[State]):
+class RingBufferLogger(EnteredLogger):
     """Keeps the last k states, or views of them.
 
         with RingBufferLogger(5, dump="last_states.npz") as ring:
@@ -47,7 +47,7 @@ class RingBufferLogger(EnteredLogger[State]):
     def __init__(
         self,
         k: int,
-        view: Callable[[State], Tree] | None = None,
+        view: Callable[[Any], Tree] | None = None,
         *,
         schedule: int | Schedule = 1,
         dump: str | os.PathLike[str] | None = None,
@@ -62,7 +62,7 @@ class RingBufferLogger(EnteredLogger[State]):
     def _begin(self) -> None:
         self._entries.clear()
 
-    def _take(self, state: State, step: int) -> None:
+    def _take(self, state: Any, step: int) -> None:
         self._entries.append((step, copied(state if self._view is None else self._view(state))))
 
     @property

@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from logax._checks import whole
 from logax._compat import Array
 from logax._errors import received
-from logax._schedule import whole
 from logax.loop._copies import copied
 from logax.loop.protocol import Logger, NullLogger, State, check_logger
 

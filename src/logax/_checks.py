@@ -1,0 +1,57 @@
+"""Options as they are given, checked, or an error that says what to give."""
+
+from __future__ import annotations
+
+import math
+import numbers
+import operator
+from collections.abc import Iterable
+from typing import Any
+
+
+def as_names(what: str, names: Any) -> tuple[str, ...] | None:
+    """One name, or many, or None."""
+    if names is None:
+        return None
+    given = (names,) if isinstance(names, str) or not isinstance(names, Iterable) else tuple(names)
+    if not all(isinstance(name, str) for name in given):
+        raise TypeError(f"`{what}` takes a string or strings, and got {names!r}.")
+    return given
+
+
+def as_text(what: str, text: Any) -> str:
+    """A string."""
+    if not isinstance(text, str):
+        raise TypeError(f"`{what}` takes a string, and got {text!r}.")
+    return text
+
+
+def at_least_one(what: str, name: str, value: Any) -> int:
+    """The number that an option asks for, or an error."""
+    number = whole(value, 1)
+    if number is None:
+        raise ValueError(f"`{what}` takes `{name}` of 1 or more, and got {value!r}.")
+    return min(number, _COUNTABLE)
+
+
+_COUNTABLE = 2**31 - 1  # programs count with 32 bits
+
+
+def whole(value: Any, least: int) -> int | None:
+    """`value` as an int if it is a whole number of at least `least`, else None."""
+    if isinstance(value, bool):
+        return None
+    try:
+        number = operator.index(value)
+    except TypeError:
+        return None
+    return number if number >= least else None
+
+
+def in_seconds(what: str, name: str, value: Any, *, zero: bool = True) -> float:
+    """A span of time, or an error."""
+    real = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if not (real and 0 <= value < math.inf and (zero or value > 0)):
+        least = "0 or more" if zero else "more than 0"
+        raise ValueError(f"`{what}` takes `{name}` in seconds, {least}, and got {value!r}.")
+    return float(value)

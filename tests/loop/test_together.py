@@ -1,0 +1,130 @@
+"""All loggers together: nothing is touched when nothing is due, and nothing stays open."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from logax import EverySeconds, OnSteps
+from logax.loop import (
+    CallbackLogger,
+    CheckLogger,
+    CompositeLogger,
+    NotifyLogger,
+    PlotLogger,
+    PrintLogger,
+    ProfileLogger,
+    PythonLogger,
+    RingBufferLogger,
+    TqdmLogger,
+    nan_check,
+)
+from loops import Particles, advance, held_state
+
+NEVER = OnSteps([10**6])
+
+
+def everything(folder: Path, schedule: Any) -> list[Any]:
+    """One of each."""
+
+    def energy(state: Particles) -> dict[str, Any]:
+        return {"energy": state.energy}
+
+    return [
+        TqdmLogger(10**6, energy, file=io.StringIO()),
+        RingBufferLogger(2, schedule=schedule),
+        CheckLogger(nan_check(), schedule),
+        CallbackLogger(lambda state, step: None, schedule),
+        PrintLogger(energy, schedule, file=io.StringIO()),
+        PythonLogger(energy, schedule),
+        PlotLogger(energy, schedule, folder / "plot.png"),
+        NotifyLogger("http://127.0.0.1:9/", schedule, energy, ends=False),
+        ProfileLogger(folder, 10**6, 10**6),
+    ]
+
+
+@pytest.mark.filterwarnings("ignore:`ProfileLogger`")  # the loop ends before it begins
+def test_where_nothing_is_due_nothing_is_waited_for_or_moved(tmp_path: Path) -> None:
+    logger = CompositeLogger(*everything(tmp_path, NEVER))
+    with logger, held_state() as state, jax.transfer_guard("disallow"):
+        for step in range(20):
+            logger.log(state, step)
+
+
+@pytest.mark.filterwarnings("ignore:`ProfileLogger`")
+def test_a_clock_that_is_not_due_touches_nothing_either(tmp_path: Path) -> None:
+    logger = CompositeLogger(*everything(tmp_path, EverySeconds(1e6) & OnSteps(range(1, 20))))
+    with logger, held_state() as state, jax.transfer_guard("disallow"):
+        logger.log(state, 0)
+
+
+LOOP = """
+import sys, jax, jax.numpy as jnp
+from logax.loop import *
+folder = sys.argv[1]
+logger = CompositeLogger(
+    TqdmLogger(10**9, lambda x: {"x": x}),
+    RingBufferLogger(3, dump=f"{folder}/ring.npz"),
+    PlotLogger(lambda x: {"x": x}, 100, f"{folder}/plot.png"),
+    ProfileLogger(f"{folder}/trace", 5, 10**9),
+    CallbackLogger(lambda x, step: print(step, flush=True), OnSteps([50])),
+)
+step = jax.jit(lambda x: x + 1, donate_argnums=0)
+x = jnp.float32(0)
+with logger:
+    for i in range(10**9):
+        x = step(x)
+        logger.log(x, i)
+"""
+
+
+def test_a_loop_that_is_interrupted_closes_all_that_it_had_open(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", LOOP, str(tmp_path)]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "50\n"
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=120)
+    assert process.returncode in (1, -signal.SIGINT, 130)
+    assert "KeyboardInterrupt" in err
+    with np.load(tmp_path / "ring.npz") as arrays:
+        steps = arrays["step"].tolist()
+        assert steps == [steps[0], steps[0] + 1, steps[0] + 2]
+        assert steps[0] >= 48
+        np.testing.assert_array_equal(arrays["value"], arrays["step"] + 1)
+    assert "`RingBufferLogger` wrote the last 3 states" in err
+    (bar,) = re.findall(r"(\d+)/1000000000 \[[^\n]*\n(?!.*/1000000000)", err)
+    assert int(bar) >= 51
+    assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
+    assert [path.suffix for path in (tmp_path / "trace").rglob("*.xplane.pb")] == [".pb"]
+    assert not [name for name in os.listdir(tmp_path) if name.startswith(".")]
+
+
+def test_no_thread_is_left_behind(tmp_path: Path) -> None:
+    def once() -> None:
+        state = Particles.at_rest()
+        with CompositeLogger(*everything(tmp_path, OnSteps([0]))[:7]) as logger:
+            for step in range(3):
+                state = advance(state)
+                logger.log(state, step)
+
+    once()
+    before = threading.active_count()
+    for _ in range(5):
+        once()
+    assert threading.active_count() == before
+    assert float(jnp.float32(1)) == 1
