@@ -36,7 +36,7 @@ from logax.loop import (
 
 CALLS = 1_000
 SECONDS_A_CALL = 3e-6
-STEPS = 20
+STEPS = 200 if ON_GPU else 20
 NEVER = OnSteps([10**9])
 
 

@@ -97,7 +97,7 @@ def main() -> None:
     gas = start(jax.random.key(0))
     energy = float(observables(gas)["energy"])
     with tempfile.TemporaryDirectory() as folder:
-        profile: ProfileLogger[Gas] = ProfileLogger(folder, start_step=10, end_step=12)
+        profile = ProfileLogger(folder, start_step=10, end_step=12)
         ring = RingBufferLogger(5, dump="last_states.npz")
         logger = CompositeLogger(
             TqdmLogger(options.steps, observables),

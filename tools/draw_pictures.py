@@ -2,8 +2,9 @@
 
     python tools/draw_pictures.py
 
-`demo.png` is what the demo draws, and `simulation.png` what that example draws. `molecules.png` is drawn from the logs of the first program in
-docs/log.md, so that the page shows the logs of its own code. Needs logax and matplotlib.
+`demo.png` and `simulation.png` are what the examples of these names draw. `molecules.png` is drawn
+from the logs of the first program in docs/log.md, so that the page shows the logs of its own code.
+Needs logax and matplotlib.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ def draw_by(example: str) -> Callable[[Path], None]:
     """Let an example draw its plot."""
 
     def draw(output: Path) -> None:
-        subprocess.run([sys.executable, ROOT / "examples" / example, "--output", output], check=True)
+        program = ROOT / "examples" / example
+        subprocess.run([sys.executable, program, "--output", output], check=True)
 
     return draw
 

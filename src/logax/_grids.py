@@ -36,7 +36,7 @@ class Grid:
 
     def holds(self, step: Any) -> Any:
         """Whether `step` is one of them, traced or not."""
-        if isinstance(step, (int, np.integer)):
+        if isinstance(step, (int, float, np.integer)):
             return step % self.n == 0 and self.first <= step <= self.last
         largest = jnp.iinfo(step.dtype).max if step.dtype.kind in "iu" else math.inf
         if self.first > largest:
@@ -74,7 +74,7 @@ class Pattern:
 
     def holds(self, step: Any) -> Any:
         """Whether `step` is one of them, traced or not."""
-        if isinstance(step, (int, np.integer)):
+        if isinstance(step, (int, float, np.integer)):
             return step in self._steps or any(grid.holds(step) for grid in self.grids)
         if step.dtype.itemsize < 4:  # where other numbers may not fit
             step = step.astype(jnp.promote_types(step.dtype, jnp.int32))

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from logax import EverySeconds, OnSteps
+from logax import EveryNStep, EverySeconds, OnSteps
 from logax.loop import (
     CallbackLogger,
     CheckLogger,
@@ -68,6 +68,29 @@ def test_a_clock_that_is_not_due_touches_nothing_either(tmp_path: Path) -> None:
     logger = CompositeLogger(*everything(tmp_path, EverySeconds(1e6) & OnSteps(range(1, 20))))
     with logger, held_state() as state, jax.transfer_guard("disallow"):
         logger.log(state, 0)
+
+
+def test_a_step_may_be_an_array_which_is_waited_for(tmp_path: Path) -> None:
+    count = jax.jit(lambda i: i + 1, donate_argnums=0)
+    text = io.StringIO()
+    ring, bar = RingBufferLogger(3, schedule=EveryNStep(2)), TqdmLogger(8, file=text)
+    i = jnp.int32(0)
+    with CompositeLogger(ring, bar, PlotLogger(lambda x: x, 1, tmp_path / "plot.png")) as logger:
+        for _ in range(7):
+            logger.log(i * 2, i)
+            i = count(i)
+    assert [(step, int(x)) for step, x in ring.buf] == [(2, 4), (4, 8), (6, 12)]
+    assert bar.position == 7
+    assert "7/8" in text.getvalue()
+
+
+def test_a_step_that_is_no_whole_number_is_refused() -> None:
+    with RingBufferLogger(3) as ring, pytest.raises(TypeError) as caught:
+        ring.log(jnp.zeros(2), 1.0)  # type: ignore[arg-type]
+    assert str(caught.value) == (
+        "`RingBufferLogger.log` takes the number of the step, an int, and got 1.0 of type `float`. "
+        "Write `for step in range(num_steps)`."
+    )
 
 
 LOOP = """

@@ -6,9 +6,11 @@ of its block a logger asks a schedule that raises.
 
 from __future__ import annotations
 
+import operator
 from types import TracebackType
 from typing import Any, Self
 
+from logax._errors import received
 from logax._schedule import Schedule, as_schedule
 
 
@@ -33,7 +35,7 @@ class EnteredLogger:
     def log(self, state: Any, step: int) -> None:
         """Take in the state after step `step`, if that is due."""
         if self._should_log(step):
-            self._take(state, step)
+            self._take(state, as_step(self, step))
 
     def __enter__(self) -> Self:
         if self._is_entered:
@@ -59,6 +61,17 @@ class EnteredLogger:
 
     def _outside(self, step: int) -> bool:
         raise outside(self)
+
+
+def as_step(logger: Any, step: Any) -> int:
+    """The number of a step as an int, also where it is an array."""
+    try:
+        return operator.index(step)
+    except TypeError as error:
+        raise TypeError(
+            f"`{type(logger).__name__}.log` takes the number of the step, an int, and got "
+            f"{received(step)}. Write `for step in range(num_steps)`."
+        ) from error
 
 
 def outside(logger: Any) -> RuntimeError:

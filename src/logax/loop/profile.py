@@ -12,7 +12,7 @@ import glob
 import math
 import os
 from types import TracebackType
-from typing import Any, Generic, Self
+from typing import Any, Self
 
 import jax
 
@@ -22,10 +22,9 @@ from logax.loop import _trace
 from logax.loop._entered import outside
 from logax.loop._recording import Recording
 from logax.loop._trace import MARK, ProfileReport, said_steps
-from logax.loop.protocol import State
 
 
-class ProfileLogger(Generic[State]):
+class ProfileLogger:
     """Traces the steps from `start_step` to `end_step`, both included, with JAX's profiler.
 
         with ProfileLogger("profile", 10, 12) as profile:
@@ -79,7 +78,7 @@ class ProfileLogger(Generic[State]):
         self._recording: Recording | None = None
         self._folder: str | None = None
         self._mark: jax.profiler.StepTraceAnnotation | None = None
-        self._state: State | None = None
+        self._state: Any = None
         self._first = self._last = 0
 
     @property
@@ -120,12 +119,12 @@ class ProfileLogger(Generic[State]):
         self._is_entered = True
         return self
 
-    def log(self, state: State, step: int) -> None:
+    def log(self, state: Any, step: int) -> None:
         """Take in that step `step` is done."""
         if step >= self._edge:
             self._reach(state, step)
 
-    def _reach(self, state: State, step: int) -> None:
+    def _reach(self, state: Any, step: int) -> None:
         if not self._is_entered:
             raise outside(self)
         if self._recording is not None:
@@ -148,7 +147,7 @@ class ProfileLogger(Generic[State]):
         self._first, self._last = step, step - 1
         self._enter_mark()
 
-    def _take(self, state: State, step: int) -> None:
+    def _take(self, state: Any, step: int) -> None:
         """Take in a step that is in the trace."""
         if step <= self._last:
             return

@@ -15,7 +15,7 @@ from logax._bars import Bar
 from logax._checks import whole
 from logax._errors import described, received
 from logax.loop._copies import line
-from logax.loop._entered import outside
+from logax.loop._entered import as_step, outside
 from logax.loop.lines import checked_view
 
 
@@ -85,6 +85,7 @@ class TqdmLogger:
         jax.block_until_ready(state)
         if self._postfix is not None and not self._failed:
             self._look(self._bar, self._postfix, state)
+        self._position = as_step(self, self._position)
         self._bar.draw(self._position, self._values)
         self._due = self._bar.due
 
@@ -109,4 +110,4 @@ class TqdmLogger:
     ) -> None:
         if self._bar is not None:
             bar, self._bar, self._due = self._bar, None, -math.inf
-            bar.close(self._position)
+            bar.close(as_step(self, self._position))
