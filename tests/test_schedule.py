@@ -83,6 +83,10 @@ def test_many_windows_and_far_steps_are_counted_at_once() -> None:
     windows: Any = OnSteps([])
     for first in range(0, 40_000, 100):
         windows = windows | Between(first, first + 9)
+    nested: Any = OnSteps([])
+    for size in range(50):
+        nested = nested | Between(size, 1000 - size)
+    assert nested.leading_shape(10**12) == (1001,)
     assert (windows & EveryNStep(5)).leading_shape(10**12) == (800,)
     assert EveryNStep(7).dataset_index(7 * 10**15) == 10**15
     assert (EveryNStep(6) | EveryNStep(10)).leading_shape(30 * 10**15) == (7 * 10**15,)
@@ -99,8 +103,35 @@ def test_a_schedule_of_your_own_combines_from_both_sides() -> None:
     assert due(Odd() | EveryNStep(4), 9) == due(EveryNStep(4) | Odd(), 9) == [0, 1, 3, 4, 5, 7, 8]
     assert due(Odd() & Between(2, 6), 9) == due(Between(2, 6) & Odd(), 9) == [3, 5]
     assert not hasattr(Odd() & Between(2, 6), "leading_shape")
+    assert due(Between(0, 2) | 4, 9) == [0, 1, 2, 4, 8]
     with pytest.raises(TypeError, match="unsupported operand"):
-        EveryNStep(2) | 3  # type: ignore[operator]
+        EveryNStep(2) | "3"
+
+
+class Fourth:
+    """Answers with numbers, and with nothing."""
+
+    def should_log(self, step: int) -> Any:
+        return step & 4 or None
+
+
+def test_whatever_is_true_counts_as_yes() -> None:
+    assert due(EveryNStep(1) & Fourth(), 9) == due(Fourth() | OnSteps([]), 9) == [4, 5, 6, 7]
+
+
+def test_negative_and_very_large_steps_get_one_answer_everywhere() -> None:
+    for schedule, step in ((EveryNStep(2), -2), (EveryNStep(2**31), 2**31), (EveryNStep(3), -2)):
+        answers = [schedule.should_log(kind(step)) for kind in (int, np.int64)]
+        kind = jnp.uint32 if step > 0 else jnp.int32
+        answers.append(jax.jit(schedule.should_log)(kind(step)))
+        assert {bool(answer) for answer in answers} == {step % schedule.n == 0}
+
+
+def test_what_is_no_step_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"A schedule is asked for a step.*in this order"):
+        EveryNStep(2).should_log({"x": 1})
+    with pytest.raises(ValueError, match="`dataset_index` is that of a step that is due, and 5 is"):
+        EveryNStep(2).dataset_index(5)
 
 
 class Clock:

@@ -9,6 +9,8 @@ import sys
 import time
 from typing import Any
 
+from logax._errors import described, warn_user
+
 SECONDS_ON_A_SCREEN = 0.25
 SECONDS_BETWEEN_LINES = 5.0
 
@@ -30,10 +32,11 @@ class Bar:
         file = sys.stderr if file is None else file
         self._on_screen = _is_terminal(file) or _is_of_notebooks(tqdm)
         self._interval = SECONDS_ON_A_SCREEN if self._on_screen else SECONDS_BETWEEN_LINES
+        self._canvas = Canvas(file) if self._on_screen else Lines(file)
         self._bar = tqdm(
             total=total,
             initial=initial,
-            file=file if self._on_screen else Lines(file),
+            file=self._canvas,
             **_width(file, self._on_screen),
             mininterval=0,
             miniters=0,
@@ -51,10 +54,12 @@ class Bar:
         self._bar.update(position - self._bar.n)
         self._drawn = position
         self.due = time.monotonic() + self._interval
+        self._canvas.tell()
 
     def write(self, text: str) -> None:
         """Write a line above it."""
-        self._bar.write(text, file=self._bar.fp)
+        self._bar.write(text, file=self._canvas)
+        self._canvas.tell()
 
     def close(self, position: int | None, values: str | None = None) -> None:
         """End it at a position, or where it is; a line that is there is not repeated."""
@@ -63,25 +68,58 @@ class Bar:
             self._bar.set_postfix_str(values, refresh=False)
         self._bar.leave = self._on_screen or self._drawn != self._bar.n
         self._bar.close()
+        self._canvas.tell()
 
 
-class Lines:
-    """A file for a bar that cannot be redrawn: each drawing is a line."""
+class Canvas:
+    """A file for a bar. A bar only shows how things are: that it cannot must stop nothing.
+
+    What goes wrong must not come out of `write`, where tqdm holds a lock for good.
+    """
 
     def __init__(self, file: Any) -> None:
         self._file = file
-        self.encoding = getattr(file, "encoding", None)
+        self._error: Exception | None = None
+        self._is_told = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+    def __eq__(self, other: object) -> bool:  # tqdm asks which bars are on a file
+        return bool(self._file == getattr(other, "_file", other))
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def write(self, text: str) -> None:
+        """Write, or remember why not."""
+        try:
+            self._file.write(text)
+        except (OSError, ValueError) as error:  # the second is of files that are closed
+            self._error = self._error or error
+
+    def flush(self) -> None:
+        """Pass it on."""
+        try:
+            getattr(self._file, "flush", lambda: None)()
+        except (OSError, ValueError) as error:
+            self._error = self._error or error
+
+    def tell(self) -> None:
+        """Warn if something went wrong, once."""
+        if self._error is not None and not self._is_told:
+            self._is_told = True
+            told = described(self._error)
+            warn_user(f"The progress bar cannot be drawn: {told} The run goes on.")
+
+
+class Lines(Canvas):
+    """A file for a bar that cannot be redrawn: each drawing is a line."""
 
     def write(self, text: str) -> None:
         """Write what is drawn, without what moves the cursor."""
         drawn = text.replace("\x1b[A", "").strip()
         if drawn:
-            self._file.write(drawn + "\n")
-
-    def flush(self) -> None:
-        """Pass it on."""
-        if hasattr(self._file, "flush"):
-            self._file.flush()
+            super().write(drawn + "\n")
 
 
 def _width(file: Any, on_screen: bool) -> dict[str, Any]:

@@ -8,6 +8,10 @@ import operator
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
+
+from logax._errors import received
+
 
 def as_names(what: str, names: Any) -> tuple[str, ...] | None:
     """One name, or many, or None."""
@@ -46,6 +50,17 @@ def whole(value: Any, least: int) -> int | None:
     except TypeError:
         return None
     return number if number >= least else None
+
+
+def one_boolean(what: str, answer: Any, advice: str) -> Any:
+    """The answer to a question, on the device or not, or an error: a mistake must not mean yes."""
+    if isinstance(answer, bool):
+        return answer
+    shape = answer.shape if getattr(answer, "dtype", None) == np.bool_ else None
+    if shape == ():
+        return answer
+    got = received(answer) if shape is None else f"shape {shape}"
+    raise TypeError(f"{what} must answer with one boolean, and answered with {got}. {advice}")
 
 
 def in_seconds(what: str, name: str, value: Any, *, zero: bool = True) -> float:

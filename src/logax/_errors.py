@@ -38,8 +38,20 @@ def received(value: Any) -> str:
 def described(error: BaseException) -> str:
     """What was raised, as a sentence, whatever it is."""
     text = "".join(traceback.format_exception_only(error)).strip()
-    text = text.removeprefix(f"{type(error).__module__}.")
+    return as_sentence(text.removeprefix(f"{type(error).__module__}."))
+
+
+def as_sentence(text: str) -> str:
+    """The text with a full stop at its end, unless it has one."""
     return text if text.endswith((".", "!", "?")) else f"{text}."
+
+
+def add_note(error: BaseException, note: str) -> None:
+    """Add to an error what else there is to know; where it takes no notes, warn."""
+    try:
+        error.add_note(note)
+    except (AttributeError, TypeError):  # of a frozen class
+        warn_user(note)
 
 
 def raise_together(message: str, errors: Sequence[BaseException]) -> None:

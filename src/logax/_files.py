@@ -4,19 +4,45 @@ from __future__ import annotations
 
 import contextlib
 import os
+import uuid
 from collections.abc import Iterator
-from typing import BinaryIO
+from typing import Any, BinaryIO
+
+from logax._errors import received
+
+
+def as_path(what: str, name: str, path: Any) -> str:
+    """The path that an option gives, or an error."""
+    if isinstance(path, (str, os.PathLike)) and isinstance(os.fspath(path), str):
+        return os.fspath(path)
+    raise TypeError(f"`{what}` takes a path as `{name}`, and got {received(path)}.")
+
+
+def check_place(what: str, path: str) -> None:
+    """Raise where a file could not be written, as far as that can be seen."""
+    folder = os.path.dirname(os.path.realpath(path))
+    if not os.path.isdir(folder):
+        raise FileNotFoundError(
+            f"`{what}` writes to {path}, and there is no folder {folder}. Make it first."
+        )
+    if os.path.isdir(path):
+        raise IsADirectoryError(f"`{what}` takes the path of a file, and {path} is a folder.")
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise FileExistsError(f"`{what}` takes the path of a file, and {path} is something else.")
+    if not os.access(folder, os.W_OK):
+        raise PermissionError(f"`{what}` may not write to the folder {folder}.")
 
 
 @contextlib.contextmanager
-def replacing(path: str) -> Iterator[BinaryIO]:
+def replacing(what: str, path: str) -> Iterator[BinaryIO]:
     """A file to write to that takes the place of `path` at the end; on failure nothing is left."""
-    folder, name = os.path.split(path)
-    part = os.path.join(folder, f".{name}.{os.getpid()}.part")
+    check_place(what, path)
+    whole = os.path.realpath(path)  # a link stays one
+    part = os.path.join(os.path.dirname(whole), f".{uuid.uuid4().hex}.part")
     try:
-        with open(part, "wb") as file:
+        with open(part, "xb") as file:
             yield file
-        os.replace(part, path)
+        os.replace(part, whole)
     except BaseException:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(part)

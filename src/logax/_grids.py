@@ -13,11 +13,13 @@ import functools
 import itertools
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+
+from logax._errors import received
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,16 +37,16 @@ class Grid:
         return bounds if self.n == 1 else f"EveryNStep({self.n}) & {bounds}"
 
     def holds(self, step: Any) -> Any:
-        """Whether `step` is one of them, traced or not."""
-        if isinstance(step, (int, float, np.integer)):
-            return step % self.n == 0 and self.first <= step <= self.last
-        largest = jnp.iinfo(step.dtype).max if step.dtype.kind in "iu" else math.inf
+        """Whether `step`, an array or traced, is one of them."""
+        is_whole = step.dtype.kind in "iu"
+        largest = jnp.iinfo(step.dtype).max if is_whole else math.inf
         if self.first > largest:
             return step != step
-        due = step == 0 if self.n > largest else step % self.n == 0
+        kind = step.dtype if is_whole else np.float32
+        due = step == 0 if self.n > largest else step % np.asarray(self.n, kind) == 0
         if self.first > 0:
-            due = due & (step >= self.first)
-        return due & (step <= self.last) if self.last < largest else due
+            due = due & (step >= np.asarray(self.first, kind))
+        return due & (step <= np.asarray(self.last, kind)) if self.last < largest else due
 
     def before(self, stop: int) -> int:
         """How many of them are smaller than `stop`."""
@@ -54,6 +56,10 @@ class Grid:
     def is_empty(self) -> bool:
         """Whether no multiple of n lies within the bounds."""
         return -(-self.first // self.n) * self.n > self.last
+
+    def is_in(self, other: Grid) -> bool:
+        """Whether all of it is in another one."""
+        return self.n % other.n == 0 and other.first <= self.first and self.last <= other.last
 
     def intersection(self, other: Grid) -> Grid:
         """What is in both: all grids begin at 0."""
@@ -75,7 +81,19 @@ class Pattern:
     def holds(self, step: Any) -> Any:
         """Whether `step` is one of them, traced or not."""
         if isinstance(step, (int, float, np.integer)):
-            return step in self._steps or any(grid.holds(step) for grid in self.grids)
+            for grid in self.grids:
+                if (
+                    step % grid.n == 0
+                    and (not grid.first or grid.first <= step)
+                    and step <= grid.last
+                ):
+                    return True
+            return step in self._steps
+        if not hasattr(step, "dtype"):
+            raise TypeError(
+                f"A schedule is asked for a step, a whole number, and got {received(step)}. Write "
+                "`logger.log(state, step)`, in this order."
+            )
         if step.dtype.itemsize < 4:  # where other numbers may not fit
             step = step.astype(jnp.promote_types(step.dtype, jnp.int32))
         return functools.reduce(
@@ -98,21 +116,29 @@ class Pattern:
     @functools.cached_property
     def _apart(self) -> list[int]:
         """The single steps that are in no grid."""
-        return [step for step in self.steps if not any(grid.holds(step) for grid in self.grids)]
+        grids = dataclasses.replace(self, steps=())
+        return [step for step in self.steps if not grids.holds(step)]
 
     def union(self, other: Pattern) -> Pattern:
         """What is in one of the two."""
         steps = tuple(sorted({*self.steps, *other.steps}))
-        return Pattern(tuple(dict.fromkeys((*self.grids, *other.grids))), steps)
+        return Pattern(_needed((*self.grids, *other.grids)), steps)
 
     def intersection(self, other: Pattern) -> Pattern:
         """What is in both."""
         single = {step for step in self.steps if other.holds(step)}
         single |= {step for step in other.steps if self.holds(step)}
         pairs = itertools.product(self.grids, other.grids)
-        grids = dict.fromkeys(a.intersection(b) for a, b in pairs)
-        kept = tuple(grid for grid in grids if not grid.is_empty())
-        return Pattern(kept, tuple(sorted(single)))
+        return Pattern(_needed(a.intersection(b) for a, b in pairs), tuple(sorted(single)))
+
+
+def _needed(grids: Iterable[Grid]) -> tuple[Grid, ...]:
+    """The grids without those that are empty or a part of another."""
+    kept: list[Grid] = []
+    for grid in grids:
+        if not grid.is_empty() and not any(grid.is_in(other) for other in kept):
+            kept = [other for other in kept if not other.is_in(grid)] + [grid]
+    return tuple(kept)
 
 
 def _covered(grids: Sequence[Grid], stop: int) -> int:

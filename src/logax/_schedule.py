@@ -71,6 +71,8 @@ class _Fixed(_Combines):
 
     def dataset_index(self, step: int) -> int | EllipsisType:
         """Where on that axis the due step `step` stands."""
+        if not self._pattern.holds(step):
+            raise ValueError(f"`dataset_index` is that of a step that is due, and {step} is not.")
         return self._pattern.before(step)
 
 
@@ -210,7 +212,8 @@ class _AnyOf(_Combines):
         return " | ".join(map(repr, self.parts))
 
     def should_log(self, step: Any) -> Any:
-        return functools.reduce(operator.or_, [part.should_log(step) for part in self.parts])
+        answers = [_answer(part, step) for part in self.parts]
+        return functools.reduce(operator.or_, answers)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -227,7 +230,7 @@ class _AllOf(_Combines):
         for part in self.parts:
             if isinstance(due, (bool, np.bool_)) and not due:
                 return False
-            due = due & part.should_log(step)
+            due = due & _answer(part, step)
         return due
 
 
@@ -245,8 +248,15 @@ class _OnPattern(_Fixed):
         return self.pattern
 
 
+def _answer(schedule: Schedule, step: Any) -> Any:
+    """What a schedule says, which may be the user's and say it with any object."""
+    answer = schedule.should_log(step)
+    return answer if hasattr(answer, "dtype") else bool(answer)
+
+
 def _combined(kind: Any, a: Any, b: Any) -> Any:
-    """One schedule of two; of fixed ones, one that is fixed."""
+    """One schedule of two; of fixed ones, one that is fixed. A number is every n-th step."""
+    a, b = (EveryNStep(each) if whole(each, 1) is not None else each for each in (a, b))
     if not (is_schedule(a) and is_schedule(b)):
         return NotImplemented
     if isinstance(a, _Fixed) and isinstance(b, _Fixed):
@@ -274,7 +284,8 @@ def as_schedule(every: Any, what: str) -> Schedule:
     if whole(every, 1) is None:
         raise ValueError(
             f"{what} takes a whole number of 1 or more, or a schedule such as `OnSteps([0, 10])`, "
-            f"and got {received(every) if isinstance(every, type) else repr(every)}."
+            f"any object with `should_log(step)`, and got "
+            f"{repr(every) if isinstance(every, (int, float)) else received(every)}."
         )
     return EveryNStep(operator.index(every))
 

@@ -75,6 +75,21 @@ def test_the_device_is_waited_for_only_when_due() -> None:
             check.log(state, step)
 
 
+@pytest.mark.parametrize("answer", ["no", None, 1, [], jnp.float32(0)])
+def test_an_answer_that_is_no_boolean_is_refused(answer: Any) -> None:
+    check = CheckLogger(lambda state: answer, 1)
+    with check, pytest.raises(TypeError, match=r"`<lambda>` of `CheckLogger` must answer with one"):
+        check.log(0.0, 0)
+
+
+def test_inside_a_traced_function_the_error_points_to_log() -> None:
+    with (
+        CheckLogger(lambda x: x > 0, 1) as check,
+        pytest.raises(TypeError, match=r"write `logax\.log"),
+    ):
+        jax.jit(lambda x: check.log(x, 0))(jnp.float32(1))
+
+
 # NaNs.
 
 
@@ -99,7 +114,7 @@ def test_a_nan_stops_the_run_and_is_named() -> None:
 def test_infinities_are_only_looked_for_if_asked() -> None:
     break_at(4, np.inf)
     check = CheckLogger(nan_check(infinite=True), 1)
-    message = r"NaNs or infinities: 1 of 2 in `the value`\."
+    message = r"NaNs or infinities: 1 of 2 in the value\."
     with check, pytest.raises(InvariantViolation, match=message):
         check.log(jnp.array([1.0, -jnp.inf]), 0)
 
@@ -126,14 +141,44 @@ def test_models_whole_numbers_and_keys_have_no_nans() -> None:
             check.log((broken, *state[1:]), 2)
 
 
+def test_numbers_of_python_and_numpy_are_looked_at_as_they_are() -> None:
+    with CheckLogger(nan_check(), 1) as check, pytest.raises(InvariantViolation, match="`loss`"):
+        check.log({"loss": float("nan")}, 0)
+    with CheckLogger(nan_check(infinite=True), 1) as check:
+        check.log(
+            {"wide": np.array([1e39]), "long": np.longdouble(1), "swapped": np.ones(2, ">f8")}, 0
+        )
+        with pytest.raises(InvariantViolation, match="1 of 2 in `swapped`"):
+            check.log({"swapped": np.array([1, np.inf], ">f8")}, 1)
+
+
+def test_arrays_may_be_on_different_devices() -> None:
+    first, second, *_ = jax.devices()
+    state = {"a": jax.device_put(jnp.ones(2), first), "b": jax.device_put(jnp.ones(2), second)}
+    with CheckLogger(nan_check(), 1) as check:
+        check.log(state, 0)
+        with pytest.raises(InvariantViolation, match="1 of 2 in `b`"):
+            check.log({**state, "b": state["b"].at[0].set(jnp.nan)}, 1)
+
+
+def test_the_explanation_is_of_what_was_checked_and_the_view_is_what_was_asked_for() -> None:
+    check = CheckLogger(nan_check(), 1, "It blew up", view=lambda state: state["b"])
+    with check, pytest.raises(InvariantViolation) as caught:
+        check.log({"w": jnp.array([jnp.nan]), "b": jnp.zeros(2)}, 0)
+    assert str(caught.value) == "Step 0: It blew up. There are NaNs: 1 of 1 in `w`."
+    np.testing.assert_array_equal(caught.value.view, [0, 0])
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
+        (lambda: CheckLogger(nan_check, 1), "Write `nan_check()`."),
+        (lambda: CheckLogger(bool, 1, print), "`CheckLogger` takes a `message` to show, and got"),
         (lambda: CheckLogger(True, 1), "takes a function of the state that says whether all is"),
         (lambda: CheckLogger(bool, 0), "The schedule of `CheckLogger` takes a whole number of 1"),
         (
             lambda: CheckLogger(bool, EveryNStep),
-            "or a schedule such as `OnSteps([0, 10])`, and",
+            "any object with `should_log(step)`, and got <class",
         ),
     ],
 )

@@ -95,7 +95,7 @@ def test_if_one_cannot_be_left_the_others_are() -> None:
     assert [str(error) for error in caught.value.exceptions] == ["b exit", "a exit"]
 
 
-def test_an_error_of_the_loop_is_told_to_all_and_is_behind_one_while_leaving() -> None:
+def test_an_error_of_the_loop_is_told_to_all_and_comes_out_with_theirs() -> None:
     book: list[Any] = []
 
     def fail(step: int) -> None:
@@ -104,10 +104,34 @@ def test_an_error_of_the_loop_is_told_to_all_and_is_behind_one_while_leaving() -
     with pytest.raises(KeyError, match="of the loop"):
         run(CompositeLogger(*three(book)), at=fail)
     assert book[-3:] == [(name, "exit", "KeyError") for name in "cba"]
-    with pytest.raises(ValueError, match=r"^b exit$") as caught:
+    with pytest.raises(ExceptionGroup) as caught:
         run(CompositeLogger(*three(book, b=("exit",))), at=fail)
-    assert isinstance(caught.value.__context__, KeyError)
+    assert [str(error) for error in caught.value.exceptions] == ["'of the loop'", "b exit"]
     assert book[-3:] == [(name, "exit", "KeyError") for name in "cba"]
+
+
+def test_an_interrupt_of_the_loop_stays_one_whatever_fails_then() -> None:
+    def interrupt(step: int) -> None:
+        raise SystemExit(3)
+
+    with pytest.raises(SystemExit) as caught:
+        run(CompositeLogger(*three([], b=("exit",))), at=interrupt)
+    assert caught.value.code == 3
+    assert isinstance(caught.value.__cause__, ExceptionGroup)
+    assert [str(error) for error in caught.value.__cause__.exceptions] == ["b exit"]
+
+
+def test_a_logger_that_leaves_the_block_itself_hides_no_error() -> None:
+    book: list[Any] = []
+
+    def leave(state: Any, step: int) -> None:
+        composite.__exit__(None, None, None)
+        raise LookupError("after that")
+
+    composite = CompositeLogger(CallbackLogger(leave, 1), Told("b", book))
+    with pytest.raises(LookupError, match="after that"):
+        run(composite)
+    assert book == [("b", "enter"), ("b", "exit")]
 
 
 def test_an_interrupt_comes_out_as_itself_and_carries_the_others() -> None:

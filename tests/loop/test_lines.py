@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+import sys
 from typing import Any
 
 import jax
@@ -22,9 +23,9 @@ def energies(state: Particles) -> dict[str, Any]:
 def test_a_line_is_printed_for_each_step_that_is_due(capsys: pytest.CaptureFixture[str]) -> None:
     run(PrintLogger(energies, EveryNStep(4)))
     assert capsys.readouterr().out.splitlines() == [
-        "step 0: at/x=1, energy=1",
-        "step 4: at/x=5, energy=5",
-        "step 8: at/x=9, energy=9",
+        "step 0: energy=1, at/x=1",
+        "step 4: energy=5, at/x=5",
+        "step 8: energy=9, at/x=9",
     ]
 
 
@@ -57,12 +58,30 @@ def test_a_bar_on_the_same_screen_stays_below_the_lines() -> None:
     assert "10/10" in shown[2]
 
 
+def test_lines_of_logging_stay_above_a_bar_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Screen()
+    monkeypatch.setattr(sys, "stderr", screen)
+    mine = logging.getLogger("above a bar")
+    mine.addHandler(logging.StreamHandler(screen))
+    lines = PythonLogger(lambda state: state.energy, 5, logger=mine, level=logging.ERROR)
+    run(CompositeLogger(TqdmLogger(10), lines))
+    shown = [line.rpartition("\r")[2] for line in screen.getvalue().split("\n")]
+    assert shown[:2] == ["step 0: value=1", "step 5: value=6"]
+    assert "10/10" in shown[2]
+
+
+def test_names_that_would_clash_are_kept_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    run(PrintLogger(lambda state: {"a": {"b": 1.0}, "a/b": 2.0, "z": 3, "y": 4}, OnSteps([0])))
+    run(PrintLogger(lambda state: None, OnSteps([0])))
+    assert capsys.readouterr().out.splitlines() == ["step 0: a/b=1, a/b_=2, z=3, y=4", "step 0"]
+
+
 def test_python_logging_gets_the_lines(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
         run(PythonLogger(energies, EveryNStep(5)))
     assert [(r.name, r.levelname, r.getMessage()) for r in caplog.records] == [
-        ("logax.loop", "INFO", "step 0: at/x=1, energy=1"),
-        ("logax.loop", "INFO", "step 5: at/x=6, energy=6"),
+        ("logax.loop", "INFO", "step 0: energy=1, at/x=1"),
+        ("logax.loop", "INFO", "step 5: energy=6, at/x=6"),
     ]
 
 

@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -25,7 +26,7 @@ import pytest
 from gates import pending
 from logax import EveryNStep
 from logax._delivery.worker import Worker, worker
-from logax.loop import CompositeLogger, NotifyLogger, _webhook, notify
+from logax.loop import CompositeLogger, NotifyLogger, RingBufferLogger, _webhook, notify
 from loops import Particles, held_state, run
 
 LONG = 60.0  # seconds
@@ -119,7 +120,7 @@ def one_warning(server: Server, *texts: str) -> Iterator[None]:
         yield
     (warning,) = caught
     message = str(warning.message)
-    for text in (*texts, server.host, "The run goes on."):
+    for text in (*texts, server.host):
         assert text in message
     assert "hidden" not in message
     assert warning.filename.endswith(("test_notify.py", "loops.py"))
@@ -384,7 +385,7 @@ def test_a_server_that_dies_costs_one_warning_and_the_run_goes_on(server: Server
         if step == 3:
             server.close()
 
-    with one_warning(server, "Connection refused", "failed until now"):
+    with one_warning(server, "Connection refused", "posts failed"):
         state = run(NotifyLogger(server.url, 3, energy, seconds_between=0, retries=1), at=at)
     np.testing.assert_array_equal(state.position, np.full((4, 2), 10))
     assert float(state.energy) == 10
@@ -553,6 +554,7 @@ def test_a_worker_that_is_stopped_does_its_jobs_ends_and_begins_again() -> None:
     own = Worker("own", short_turns=False)
     own.stop()  # there is no thread yet
     for round_ in range(2):
+        gate.clear()
         own.put(0, gate.wait, LONG)
         own.put(0, done.append, round_)
         (thread,) = [each for each in threading.enumerate() if each.name == "own"]
@@ -577,3 +579,33 @@ def test_a_forked_child_has_workers_that_work() -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
     gate.set()
     own.stop()
+
+
+def test_steps_of_numpy_and_jax_are_posted_as_numbers(server: Server) -> None:
+    for steps in (np.arange(3), jnp.arange(3)):
+        with NotifyLogger(server.url) as logger:
+            for step in steps:
+                logger.log(0.0, step)
+    assert server.told == [("finished", 2, 0)] * 2
+
+
+def test_what_others_say_of_a_failure_is_in_the_message(server: Server, tmp_path: Path) -> None:
+    def fail(step: int) -> None:
+        raise ValueError("energy exploded")
+
+    ring = RingBufferLogger(2, dump=tmp_path / "x.npz")
+    with pytest.raises(ValueError, match="energy exploded"):
+        run(CompositeLogger(NotifyLogger(server.url), ring), at=fail)
+    assert server.bodies[0]["text"] == (
+        "failed after step 0: ValueError: energy exploded. `RingBufferLogger` wrote the state of "
+        f"step 0 to {tmp_path / 'x.npz'}."
+    )
+
+
+def test_a_large_array_is_refused(server: Server) -> None:
+    logger = NotifyLogger(server.url, 1, jnp.asarray, ends=False)
+    with (
+        logger,
+        pytest.raises(ValueError, match="1000 numbers at most, and its view gave 1001 for"),
+    ):
+        logger.log(np.zeros(1001), 0)

@@ -154,13 +154,13 @@ def test_panels_share_the_step_axis_and_have_titles() -> None:
     assert first.get_yscale() == second.get_yscale() == "linear"
     assert line(figure) == ([0, 1, 2], [3, 2, 1])
     assert line(figure, 1) == ([0, 1, 2], [5, 6, 7])
-    plot._png(figure)  # a sign of formulas is none in a name
+    plot._drawn(figure, "png")  # a sign of formulas is none in a name
 
 
 def test_values_that_are_not_finite_are_gaps() -> None:
     figure = figure_of({"x": series([1, np.nan, 3, np.inf, -np.inf, 6])})
     np.testing.assert_array_equal(line(figure)[1], [1, np.nan, 3, np.nan, np.nan, 6])
-    plot._png(figure_of({"x": series([np.nan, np.inf])}))
+    plot._drawn(figure_of({"x": series([np.nan, np.inf])}), "png")
 
 
 def test_lanes_are_thin_lines_of_one_colour() -> None:
@@ -182,7 +182,7 @@ def test_a_logarithmic_panel_has_gaps_where_there_is_no_logarithm() -> None:
     assert [panel.get_yscale() for panel in figure.axes] == ["log", "linear"]
     np.testing.assert_array_equal(line(figure)[1], [1, np.nan, 100, np.nan])
     np.testing.assert_array_equal(line(figure, 1)[1], [1, 0, 1, 2])
-    plot._png(figure_of({"x": series([0, -1, np.nan])}, ["x"]))
+    plot._drawn(figure_of({"x": series([0, -1, np.nan])}, ["x"]), "png")
 
 
 def test_a_long_line_is_thinned_and_keeps_its_extremes() -> None:
@@ -468,3 +468,33 @@ def test_it_works_next_to_others(tmp_path: Path) -> None:
     paths = [tmp_path / "a.png", tmp_path / "b.png"]
     run(CompositeLogger(*[PlotLogger(energy, 1, path) for path in paths]), steps=3)
     assert [matplotlib.image.imread(path).ndim for path in paths] == [3, 3]
+
+
+def test_the_ending_of_the_path_says_what_is_drawn(tmp_path: Path) -> None:
+    run(PlotLogger(energy, 1, tmp_path / "run.svg"))
+    assert b"<svg" in (tmp_path / "run.svg").read_bytes()
+    with pytest.raises(ValueError, match="xyz"):
+        run(PlotLogger(energy, 1, tmp_path / "run.xyz"))
+
+
+def test_panels_are_in_the_order_of_the_view(png: Path, figures: list[Any]) -> None:
+    run(PlotLogger(lambda state: {"z": state.energy, "a": state.energy}, 1, png))
+    assert [panel.get_title(loc="left") for panel in figures[-1].axes] == ["z", "a"]
+
+
+def test_the_largest_numbers_can_be_drawn(png: Path) -> None:
+    with PlotLogger(lambda x: x, 1, png) as logger:
+        logger.log(1.7e308, 0)
+        logger.log(-1.7e308, 1)
+    assert png.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_child_that_is_forked_while_a_plot_is_drawn_can_leave(png: Path) -> None:
+    with PlotLogger(energy, 1, png) as logger:
+        logger.log(Particles.at_rest(), 0)
+        drawing = logger._plot
+        # What a child finds: a lock that is held by a thread which is not there.
+        with drawing._one_at_a_time:
+            drawing._process = -1
+            drawing.end()
+    assert png.read_bytes().startswith(b"\x89PNG")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -136,7 +137,7 @@ def test_a_loop_that_dies_leaves_a_file(tmp_path: Path, error: type[BaseExceptio
         np.testing.assert_array_equal(arrays["energy"], [4, 5, 6])
         assert arrays["position"].shape == (3, 4, 2)
     assert caught.value.__notes__ == [
-        f"`RingBufferLogger` wrote the last 3 states to {path}: of steps 3 to 5."
+        f"`RingBufferLogger` wrote the states of steps 3 to 5 to {path}."
     ]
     assert os.listdir(tmp_path) == ["last.npz"]
 
@@ -215,12 +216,19 @@ def test_what_cannot_be_fetched_is_counted_and_the_rest_is_written(tmp_path: Pat
     states = {step: jnp.float32(step) for step in range(3)}
     error = crash(ring, states, lose=1)
     np.testing.assert_array_equal(loaded(tmp_path / "x")["value"], [0, 2])
-    assert error.__notes__[0].endswith("of steps 0 to 2. 1 more could not be fetched.")
+    assert error.__notes__[0].endswith("x. 1 more could not be fetched.")
 
 
 def test_a_file_that_cannot_be_written_does_not_hide_the_error(tmp_path: Path) -> None:
+    folder = tmp_path / "gone"
+    folder.mkdir()
+
+    def fail(step: int) -> None:
+        folder.rmdir()
+        raise ZeroDivisionError("over")
+
     with pytest.raises(ZeroDivisionError, match="over") as caught:
-        run(RingBufferLogger(3, dump=tmp_path / "none" / "x.npz"), at=fail_at(2))
+        run(RingBufferLogger(3, dump=folder / "x.npz"), at=fail)
     (note,) = caught.value.__notes__
     assert note.startswith("`RingBufferLogger` could not write the last states to ")
     assert "FileNotFoundError" in note
@@ -252,3 +260,79 @@ def test_a_full_disk_leaves_no_half_of_a_file(tmp_path: Path) -> None:
 def test_a_ring_has_room_for_one_or_more(k: Any) -> None:
     with pytest.raises(ValueError, match="`RingBufferLogger` takes `k` of 1 or more, and got"):
         RingBufferLogger(k)
+
+
+def test_a_file_that_cannot_be_written_is_an_error_before_the_loop(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"`RingBufferLogger` writes to .* Make it first\."):
+        run(RingBufferLogger(3, dump=tmp_path / "none" / "x.npz"))
+    with pytest.raises(IsADirectoryError, match="is a folder"):
+        run(RingBufferLogger(3, dump=tmp_path))
+    with pytest.raises(FileExistsError, match="/dev/null is something else"):
+        run(RingBufferLogger(3, dump=os.devnull))
+    with pytest.raises(TypeError, match="`RingBufferLogger` takes a path as `dump`, and got 3"):
+        RingBufferLogger(3, dump=3)  # type: ignore[arg-type]
+
+
+def test_a_link_stays_one(tmp_path: Path) -> None:
+    (tmp_path / "link.npz").symlink_to(tmp_path / "file.npz")
+    crash(RingBufferLogger(2, dump=tmp_path / "link.npz"), {0: jnp.zeros(2)})
+    assert (tmp_path / "link.npz").is_symlink()
+    assert sorted(loaded(tmp_path / "file.npz")) == ["step", "value"]
+
+
+def test_names_of_all_kinds_are_kept_apart(tmp_path: Path) -> None:
+    path = tmp_path / ("long" * 60)
+    state = {
+        "file": 1.0,
+        "allow_pickle": 2.0,
+        "step": 3.0,
+        "step_": 4.0,
+        "a": {"b": 5.0},
+        "a/b": 6.0,
+        "": 7.0,
+        "value": 8.0,
+        "größe": 9.0,
+        "\udc80": 10.0,
+    }
+    crash(RingBufferLogger(2, dump=path), {0: state})
+    arrays = loaded(path)
+    values = sorted(float(array[0]) for name, array in arrays.items() if name != "step")
+    assert values == [float(number) for number in range(1, 11)]
+    assert arrays["file"] == 1.0
+    assert arrays["größe"] == 9.0
+
+
+def test_what_cannot_be_stored_is_named_and_the_rest_is_written(tmp_path: Path) -> None:
+    state = {
+        "good": jnp.ones(2),
+        "object": object(),
+        "none": np.zeros(2, jax.dtypes.float0),
+        "objects": np.array([object()]),
+        "texts": np.array(["a", "b"]),
+        "pairs": np.zeros(2, [("x", "f4"), ("y", "i4")]),
+        "other order": np.ones(2, ">f8"),
+        "dates": np.array(["2026-01-01"], "datetime64[D]"),
+    }
+    error = crash(RingBufferLogger(2, dump=tmp_path / "x"), {0: state})
+    kinds = {name: array.dtype.str for name, array in loaded(tmp_path / "x").items()}
+    assert kinds.pop("pairs") is not None
+    assert kinds == {
+        "step": "<i8",
+        "good": "<f4",
+        "texts": "<U1",
+        "other order": "<f8",
+        "dates": "<M8[D]",
+    }
+    assert "Left out, since they are no arrays: `none`, `object`, `objects`." in error.__notes__[0]
+
+
+def test_an_error_that_takes_no_notes_stays_what_it_is(tmp_path: Path) -> None:
+    @dataclasses.dataclass(frozen=True)
+    class Frozen(Exception):  # noqa: N818
+        code: int
+
+    def fail(step: int) -> None:
+        raise Frozen(3)
+
+    with pytest.warns(UserWarning, match="`RingBufferLogger` wrote"), pytest.raises(Frozen):
+        run(RingBufferLogger(2, dump=tmp_path / "x"), at=fail)

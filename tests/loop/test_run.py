@@ -81,7 +81,11 @@ def test_a_resumed_run_goes_on_as_if_it_had_not_stopped() -> None:
     whole = run_loop(walk, half, 40, key=KEY, logger=logger, start_step=17)
     assert steps == list(range(40))
     np.testing.assert_array_equal(whole, run_loop(walk, x, 40, key=KEY))
-    np.testing.assert_array_equal(run_loop(walk, x, 3, key=KEY, start_step=5), x)
+    np.testing.assert_array_equal(run_loop(walk, x, 5, key=KEY, start_step=5), x)
+    warm = run_loop(walk, x, 9, key=KEY, warmup=4)
+    half = run_loop(walk, x, 6, key=KEY, warmup=4)
+    again = run_loop(walk, half, 9, key=KEY, warmup=4, start_step=6)
+    np.testing.assert_array_equal(again, warm)
 
 
 def test_warm_up_comes_first_unlogged_with_keys_of_its_own() -> None:
@@ -101,6 +105,28 @@ def test_an_array_ends_the_loop_one_step_after_it_is_true() -> None:
     assert [step for step, _ in ring.buf] == list(range(6))
     assert float(ring.buf[-1][1]) == 6
     assert float(run_loop(lambda x: x + 1, jnp.float32(0), 5, until=lambda x: x >= 5)) == 5
+
+
+def test_a_part_of_the_state_can_say_when_to_end() -> None:
+    def step(state: Any) -> Any:
+        return {"x": state["x"] + 1, "done": state["done"] | (state["x"] > 3)}
+
+    start = {"x": jnp.float32(0), "done": jnp.array(False)}
+    out = run_loop(step, start, 20, until=lambda state: state["done"])
+    assert float(out["x"]) == 6
+    flips = run_loop(lambda flag: ~flag, jnp.array(True), 9, until=lambda flag: flag)
+    assert not flips
+
+
+def test_answers_of_both_kinds_count() -> None:
+    answers = iter([jnp.array(True), False, False, False])
+    assert float(run_loop(lambda x: x + 1, jnp.float32(0), 4, until=lambda x: next(answers))) == 2
+
+
+def test_a_bound_that_is_never_reached_costs_nothing() -> None:
+    out = run_loop(lambda x: x + 1, jnp.float32(0), 10**30, until=lambda x: bool(x > 3))
+    assert float(out) == 4
+    assert float(run_loop(lambda x: x + 1, jnp.float32(0), 0, warmup=np.uint8(3))) == 3  # type: ignore[arg-type]
 
 
 def test_a_boolean_of_python_ends_it_at_once() -> None:
@@ -208,6 +234,17 @@ def numbers_of(key: Any) -> list[int]:
         (lambda: run_loop(lambda x: x, 1.0, -1), "`run_loop` takes `num_steps` of 0 or more"),
         (lambda: run_loop(lambda x: x, 1.0, 1, warmup=-1), "takes `warmup` of 0 or more, and got"),
         (lambda: run_loop(lambda x: x, 1.0, 1, start_step=0.5), "`start_step` of 0 or more"),
+        (lambda: run_loop(lambda x: x, 1.0, 3, start_step=5), "For 3 more, write `num_steps=8`."),
+        (
+            lambda: run_loop(lambda x: x, 1.0, 3, key=KEY),
+            "`run_loop` calls `step_fn(key, state)` with a `key`, and got `<lambda>(x)`: too many",
+        ),
+        (
+            lambda: run_loop(lambda key, x: x, 1.0, 3),
+            "calls `step_fn(state)` without a `key`, and got `<lambda>(key, x)`: missing",
+        ),
+        (lambda: run_loop(walk, 1.0, 3, key=7), "`run_loop` takes one PRNG key, and got 7"),
+        (lambda: run_loop(lambda x: x, 1.0, 3, until=lambda x: None), "and answered with None of"),
         (lambda: run_loop(3, 1.0, 1), "`run_loop` takes a function as `step_fn`, and got 3"),
         (
             lambda: run_loop(lambda x: x, jnp.zeros(2), 3, until=lambda x: x > 1),

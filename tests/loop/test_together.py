@@ -89,7 +89,7 @@ def test_a_step_that_is_no_whole_number_is_refused() -> None:
         ring.log(jnp.zeros(2), 1.0)  # type: ignore[arg-type]
     assert str(caught.value) == (
         "`RingBufferLogger.log` takes the number of the step, an int, and got 1.0 of type `float`. "
-        "Write `for step in range(num_steps)`."
+        "Write `logger.log(state, step)`, with `step` of `range(num_steps)`."
     )
 
 
@@ -129,7 +129,7 @@ def test_a_loop_that_is_interrupted_closes_all_that_it_had_open(tmp_path: Path) 
         assert steps == [steps[0], steps[0] + 1, steps[0] + 2]
         assert steps[0] >= 48
         np.testing.assert_array_equal(arrays["value"], arrays["step"] + 1)
-    assert "`RingBufferLogger` wrote the last 3 states" in err
+    assert "`RingBufferLogger` wrote the states of steps" in err
     (bar,) = re.findall(r"(\d+)/1000000000 \[[^\n]*\n(?!.*/1000000000)", err)
     assert int(bar) >= 51
     assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")

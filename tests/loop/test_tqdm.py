@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import re
+import subprocess
+import sys
 from typing import Any
 
 import jax.numpy as jnp
@@ -67,9 +69,69 @@ def test_a_run_that_is_resumed_begins_where_it_stopped() -> None:
 def test_between_two_drawings_nothing_is_looked_at() -> None:
     looks: list[Any] = []
     bar, text = bar_of(postfix=lambda state: looks.append(state) or {}, num_steps=1000)
-    run(bar, steps=999)
-    assert looks == []
+    run(bar, steps=999, at=lambda step: looks and pytest.fail("looked"))
+    assert [float(state.energy) for state in looks] == [999.0]  # at the end
     assert drawn(text.getvalue()) == [0, 999]
+
+
+def test_a_loop_that_breaks_off_leaves_the_values_of_its_last_step() -> None:
+    bar, text = bar_of(postfix=lambda state: {"energy": state.energy}, num_steps=100)
+
+    def fail(step: int) -> None:
+        if step == 5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(bar, at=fail)
+    assert text.getvalue().splitlines()[-1].endswith("energy=6]")
+
+
+@pytest.mark.usefixtures("_no_pause")
+def test_values_of_an_earlier_step_do_not_stand_next_to_a_later_one() -> None:
+    bar, text = bar_of(postfix=lambda state: {"x": state}, num_steps=100)
+    with bar:
+        bar.log(jnp.float32(7), 0)
+        bar._due = float("inf")
+        last = jnp.float32(8)
+        bar.log(last, 1)
+        last.delete()  # donated to a step that failed
+    assert [line.partition("it/s")[2] for line in text.getvalue().splitlines()[1:]] == [
+        ", x=7]",
+        "]",
+    ]
+
+
+class Broken(io.StringIO):
+    """A disk that is full after a while."""
+
+    def write(self, text: str) -> int:
+        if self.tell() > 100:
+            raise OSError(28, "No space left on device")
+        return super().write(text)
+
+
+@pytest.mark.usefixtures("_no_pause")
+def test_a_bar_that_cannot_be_drawn_is_one_warning() -> None:
+    with pytest.warns(UserWarning, match="progress bar cannot be drawn: OSError.*No space") as told:
+        assert float(run(TqdmLogger(10, file=Broken())).energy) == 10
+    assert len(told) == 1
+
+
+@pytest.mark.usefixtures("_no_pause")
+def test_where_tqdm_is_disabled_there_is_no_bar() -> None:
+    program = (
+        "import io, os\n"
+        "os.environ['TQDM_DISABLE'] = '1'\n"
+        "from logax.loop import TqdmLogger\n"
+        "text = io.StringIO()\n"
+        "with TqdmLogger(3, lambda state: 1 / 0, file=text) as bar:\n"
+        "    for step in range(3): bar.log(None, step)\n"
+        "print(bar.position, text.getvalue())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.startswith("3 `TqdmLogger` goes on without its postfix: ZeroDivisionError")
 
 
 def test_the_last_step_is_drawn_with_its_values() -> None:

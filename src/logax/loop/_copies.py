@@ -6,12 +6,14 @@ waits for nothing and fetches nothing.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from logax._columns.export import free_name
 from logax._columns.rows import leaf_name
 from logax._compat import Tree
 
@@ -21,7 +23,7 @@ def copied(tree: Tree) -> Tree:
     leaves, structure = jax.tree.flatten(tree)
     places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, jax.Array)]
     arrays = [leaves[i] for i in places]
-    _refuse_tracers(arrays)
+    refuse_tracers(arrays)
     try:
         copies = _copy(arrays)
     except ValueError:  # they are on different devices
@@ -42,14 +44,38 @@ def on_their_way(tree: Tree) -> Tree:
 
 def fetched(tree: Tree) -> Tree:
     """The same on the host: NumPy arrays, with PRNG keys as the numbers that they are made of."""
-    _refuse_tracers(jax.tree.leaves(tree))
+    refuse_tracers(jax.tree.leaves(tree))
     return jax.device_get(jax.tree.map(_numbers, tree))
+
+
+def is_there(tree: Tree) -> bool:
+    """Whether all of it can be read without waiting."""
+    arrays: list[Any] = [x for x in jax.tree.leaves(tree) if isinstance(x, jax.Array)]
+    return not any(array.is_deleted() or not array.is_ready() for array in arrays)
+
+
+def in_order(tree: Tree) -> Iterator[tuple[str, Any]]:
+    """The leaves with names of their own, dictionaries in the order in which they were written."""
+    taken: set[str] = set()
+    for name, leaf in _walked(tree, ""):
+        own = free_name(name, taken)
+        taken.add(own)
+        yield own, leaf
+
+
+def _walked(tree: Tree, name: str) -> Iterator[tuple[str, Any]]:
+    if type(tree) is dict:
+        for key, value in tree.items():
+            yield from _walked(value, leaf_name(name, (jax.tree_util.DictKey(key),)).lstrip("/"))
+        return
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        yield leaf_name(name, path).lstrip("/"), leaf
 
 
 def named(tree: Tree) -> dict[str, Any]:
     """The leaves of what a view gives, by name, on the host."""
-    paths, _ = jax.tree_util.tree_flatten_with_path(fetched(tree))
-    return {leaf_name("", path)[1:] or "value": leaf for path, leaf in paths}
+    leaves = {name or "value": leaf for name, leaf in in_order(tree)}
+    return dict(zip(leaves, fetched(list(leaves.values())), strict=True))
 
 
 def line(tree: Tree) -> str:
@@ -73,7 +99,8 @@ def _numbers(leaf: Any) -> Any:
     return jax.random.key_data(leaf) if is_key else leaf
 
 
-def _refuse_tracers(leaves: Any) -> None:
+def refuse_tracers(leaves: Any) -> None:
+    """Raise where a logger is called inside a program."""
     if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
         raise TypeError(
             "A logger for Python loops was called inside a function that JAX traces, where there "

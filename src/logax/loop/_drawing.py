@@ -15,6 +15,7 @@ import numpy as np
 
 POINTS = 2000  # of a line, about: more cannot be told apart
 WIDTH, HEIGHT, MARGIN = 8.0, 2.0, 0.5  # inches: of the figure, of a panel, of the step axis
+LARGEST = 1e300  # that axes can be made for
 FEW = 50  # points that are shown one by one
 
 Numbers = np.ndarray[Any, Any]
@@ -63,6 +64,11 @@ def thinned(steps: Numbers, values: Numbers, points: int = POINTS) -> tuple[Numb
     return steps[kept], values[kept]
 
 
+def blank() -> Any:
+    """A figure of nothing."""
+    return figure_of({})
+
+
 def figure_of(series: Mapping[str, Series], log_scale: Collection[str] = ()) -> Any:
     """One panel for each name, one above the other, over the same steps."""
     figure = importlib.import_module("matplotlib.figure").Figure(
@@ -89,7 +95,7 @@ def _draw(panel: Any, series: Series, logarithmic: bool) -> None:
         panel.set_yscale("log")
     width = 1.5 if series.lanes is None else 0.6
     for (steps, values), is_drawn in zip(lines, drawn, strict=True):
-        x, y = thinned(steps, np.where(is_drawn, values, np.nan))
+        x, y = thinned(steps, np.where(is_drawn, np.clip(values, -LARGEST, LARGEST), np.nan))
         mark = "." if len(x) <= FEW else ""
         panel.plot(x, y, color="C0", linewidth=width, marker=mark, markersize=3)
         alone = _alone(y)

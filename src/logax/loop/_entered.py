@@ -70,7 +70,7 @@ def as_step(logger: Any, step: Any) -> int:
     except TypeError as error:
         raise TypeError(
             f"`{type(logger).__name__}.log` takes the number of the step, an int, and got "
-            f"{received(step)}. Write `for step in range(num_steps)`."
+            f"{received(step)}. Write `logger.log(state, step)`, with `step` of `range(num_steps)`."
         ) from error
 
 

@@ -35,7 +35,12 @@ class Recording:
         self, log_dir: str, perfetto: bool, options: jax.profiler.ProfileOptions | None
     ) -> None:
         self._log_dir = log_dir
-        os.makedirs(log_dir, exist_ok=True)  # now, and not when the steps are done
+        try:
+            os.makedirs(log_dir, exist_ok=True)  # now, and not when the steps are done
+        except OSError as error:
+            raise type(error)(
+                f"`ProfileLogger` cannot make the folder {log_dir}: {described(error)}"
+            ) from error
         # `start_trace` does not see a trace that something else has started, and what it starts
         # then can never be stopped.
         if jax.profiler.TraceAnnotation.is_enabled():

@@ -53,7 +53,7 @@ class ProfileReport:
     Attributes:
       steps: The steps in the trace.
       seconds_per_step: The time from edge to edge, over their number. At both edges the device is
-        waited for, so this is the time that a step takes.
+        waited for, so this is the time that a step takes, with all that is logged in it.
       median_seconds: Of the times from one `log` to the next. A loop that does not wait for the
         device runs ahead of it: then this is the time to hand in a step, and the last step, which
         waits for all of them, is the slowest.

@@ -21,6 +21,7 @@ class Answer:
     failure: str | None = None
     again: bool = False  # whether to try it again
     wait: float | None = None  # for how long before, if the server says so
+    reached: bool = True  # whether there is a server
 
 
 class Webhook:
@@ -51,7 +52,7 @@ class Webhook:
             if isinstance(reason, TimeoutError):
                 return Answer(f"it did not answer within {seconds:.3g} s", again=True)
             what = described(reason).rstrip(".") if isinstance(reason, OSError) else "no connection"
-            return Answer(what, again=True)
+            return Answer(what, again=True, reached=False)
         except (http.client.HTTPException, ValueError) as error:
             return Answer(f"it answered with no HTTP ({type(error).__name__})", again=True)
 

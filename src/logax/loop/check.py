@@ -9,11 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from logax._columns.rows import leaf_name
+from logax._checks import one_boolean
 from logax._compat import Tree
-from logax._errors import received
+from logax._errors import as_sentence, received
 from logax._schedule import Schedule
-from logax.loop._copies import copied, fetched
+from logax.loop._copies import copied, fetched, in_order, refuse_tracers
 from logax.loop._entered import EnteredLogger
 
 
@@ -54,32 +54,39 @@ class CheckLogger(EnteredLogger):
         *,
         view: Callable[[Any], Tree] | None = None,
     ) -> None:
-        if not callable(predicate):
+        if not callable(predicate) or predicate is nan_check:
+            hint = " Write `nan_check()`." if predicate is nan_check else ""
             raise TypeError(
                 f"`CheckLogger` takes a function of the state that says whether all is well, and "
-                f"got {received(predicate)}."
+                f"got {received(predicate)}.{hint}"
+            )
+        if message is not None and not isinstance(message, str):
+            raise TypeError(
+                f"`CheckLogger` takes a `message` to show, and got {received(message)}."
             )
         super().__init__(schedule)
         self._predicate, self._message = predicate, message
         self._view = view or getattr(predicate, "view", None) or (lambda state: state)
 
     def _take(self, state: Any, step: int) -> None:
-        answer = self._predicate(state)
-        if np.shape(answer) != ():
-            raise TypeError(
-                f"The predicate of `CheckLogger` must answer with one boolean, and answered with "
-                f"shape {np.shape(answer)}. Write `.all()` after it."
+        refuse_tracers(jax.tree.leaves(state))
+        advice = "Write `.all()` after it, or `bool(...)` around it."
+        what = f"The predicate `{self._name}` of `CheckLogger`"
+        if not one_boolean(what, self._predicate(state), advice):
+            said = self._said(state)
+            raise InvariantViolation(
+                f"Step {step}: {said}", step, fetched(copied(self._view(state)))
             )
-        if not answer:
-            seen = fetched(copied(self._view(state)))
-            raise InvariantViolation(f"Step {step}: {self._said(seen)}", step, seen)
 
-    def _said(self, seen: Tree) -> str:
+    @property
+    def _name(self) -> str:
+        return getattr(self._predicate, "__name__", type(self._predicate).__name__)
+
+    def _said(self, state: Any) -> str:
         explain = getattr(self._predicate, "explain", None)
-        found = explain(seen) if explain is not None else None
-        name = getattr(self._predicate, "__name__", type(self._predicate).__name__)
-        message = self._message or found or f"`{name}` does not hold."
-        return f"{message} {found}" if self._message and found else message
+        found = [] if explain is None else [explain(state)]
+        message = [] if self._message is None else [as_sentence(self._message)]
+        return " ".join(message + found) or f"`{self._name}` does not hold."
 
 
 class nan_check:  # noqa: N801 - used like a function
@@ -87,8 +94,8 @@ class nan_check:  # noqa: N801 - used like a function
 
         CheckLogger(nan_check(lambda state: state.positions), EveryNStep(100))
 
-    The error names the arrays with a NaN in them. Numbers that are no floating-point numbers, and
-    whatever is no array, are not looked at.
+    The error names the arrays with a NaN in them. What is no floating-point or complex number is
+    not looked at.
 
     Args:
       view: What to look at; by default the whole state.
@@ -102,32 +109,42 @@ class nan_check:  # noqa: N801 - used like a function
 
     def __call__(self, state: Tree) -> Any:
         """Whether all is well, as an array on the device."""
-        leaves = jax.tree.leaves(state if self.view is None else self.view(state))
-        return _all_well([x for x in leaves if _is_inexact(x)], self.infinite)
+        seen = jax.tree.leaves(state if self.view is None else self.view(state))
+        leaves = [x for x in seen if _is_inexact(x)]
+        arrays = [x for x in leaves if isinstance(x, jax.Array)]
+        others = [x for x in leaves if not isinstance(x, jax.Array)]
+        if not all(np.all(_is_well(np, x, self.infinite)) for x in others):
+            return False
+        try:
+            return _all_well(arrays, self.infinite)
+        except ValueError:  # they are on different devices
+            return all(_all_well([x], self.infinite) for x in arrays)
 
-    def explain(self, seen: Tree) -> str:
+    def explain(self, state: Tree) -> str:
         """Which arrays have how many of them."""
         bad = []
-        for path, leaf in jax.tree_util.tree_leaves_with_path(seen):
+        for name, leaf in in_order(state if self.view is None else self.view(state)):
             if _is_inexact(leaf):
-                number = int(np.sum(~np.asarray(_is_well(leaf, self.infinite))))
-                name = leaf_name("", path)[1:] or "the value"
-                bad += [f"{number} of {np.size(leaf)} in `{name}`"] if number else []
+                number = int(np.sum(~_is_well(np, np.asarray(leaf), self.infinite)))
+                place = f"`{name}`" if name else "the value"
+                bad += [f"{number} of {np.size(leaf)} in {place}"] if number else []
         what = "NaNs or infinities" if self.infinite else "NaNs"
         return f"There are {what}: {', '.join(bad)}."
 
 
 def _is_inexact(leaf: Any) -> bool:
+    if isinstance(leaf, (float, complex)):
+        return True
     return hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jnp.inexact)
 
 
-def _is_well(x: Any, infinite: bool) -> Any:
-    return jnp.isfinite(x) if infinite else ~jnp.isnan(x)
+def _is_well(numpy: Any, x: Any, infinite: bool) -> Any:
+    return numpy.isfinite(x) if infinite else ~numpy.isnan(x)
 
 
 def _each_well(leaves: list[Any], infinite: bool) -> Any:
-    checks = [_is_well(x, infinite).all() for x in leaves]
-    return jnp.stack(checks).all() if checks else True
+    checks = [_is_well(jnp, x, infinite).all() for x in leaves]
+    return jnp.stack(checks).all() if checks else jnp.array(True)
 
 
 _all_well = jax.jit(_each_well, static_argnums=1)

@@ -11,14 +11,16 @@ from logax._errors import raise_together, received
 from logax.loop._entered import outside
 from logax.loop.protocol import Logger, check_logger
 
+SEVERAL = "several loggers failed"
+
 
 class CompositeLogger:
     """Several loggers as one: entered in order, told in order, left in reverse order.
 
     Whatever one of them does, the others get theirs. If one cannot be entered, those before it are
     left again. If one fails in `log`, those after it are told of the step all the same; if one
-    fails while it is left, the others are left too. Then the error is raised, and several of them
-    together as an `ExceptionGroup`.
+    fails while it is left, the others are left too. Then the error is raised, and several of them,
+    that of the loop included, together as an `ExceptionGroup`. An interrupt comes out as itself.
 
     Args:
       *loggers: Any number of loggers for Python loops.
@@ -48,7 +50,7 @@ class CompositeLogger:
                     logger.__enter__()
                 except BaseException as error:  # noqa: BLE001 - raised when the others are left
                     stack.__exit__(type(error), error, error.__traceback__)
-                    raise_together("several loggers failed", [error, *self._errors])
+                    raise_together(SEVERAL, [error, *self._errors])
                 stack.push(self._leaving(logger))
             self._stack = stack.pop_all()
         self._told = self._loggers
@@ -64,7 +66,10 @@ class CompositeLogger:
             return False
         stack, self._stack, self._told = self._stack, None, (_Outside(self),)
         suppresses = bool(stack.__exit__(kind, error, traceback))
-        raise_together("several loggers failed", self._errors)
+        if self._errors:
+            of_the_loop = [error] if error is not None and not suppresses else []
+            others = [each for each in self._errors if each is not error]
+            raise_together(SEVERAL, [*of_the_loop, *others])
         return suppresses
 
     def _leaving(self, logger: Logger[Any]) -> Callable[..., Any]:
@@ -84,18 +89,22 @@ class CompositeLogger:
         try:
             for logger in self._told:
                 logger.log(state, step)
-        except Exception as error:  # noqa: BLE001 - raised when the others have been told
-            self._tell_those_after(logger, state, step, error)
+        except Exception as error:
+            others = self._told_after(logger, state, step)
+            if others:
+                raise ExceptionGroup(SEVERAL, [error, *others]) from None
+            raise
 
-    def _tell_those_after(self, failed: Any, state: Any, step: int, error: Exception) -> None:
-        errors = [error]
-        place = next(i for i, logger in enumerate(self._told) if logger is failed)
-        for logger in self._told[place + 1 :]:
+    def _told_after(self, failed: Any, state: Any, step: int) -> list[Exception]:
+        """Tell the others, and give their errors."""
+        errors = []
+        places = (i for i, logger in enumerate(self._told) if logger is failed)
+        for logger in self._told[next(places, len(self._told)) + 1 :]:
             try:
                 logger.log(state, step)
-            except Exception as another:  # noqa: BLE001 - raised when all have been told
-                errors.append(another)
-        raise_together("several loggers failed", errors)
+            except Exception as error:  # noqa: BLE001 - raised when all have been told
+                errors.append(error)
+        return errors
 
 
 class _Outside:

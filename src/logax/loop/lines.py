@@ -38,14 +38,14 @@ class PrintLogger(EnteredLogger):
 
     def _take(self, state: Any, step: int) -> None:
         file = sys.stdout if self._file is None else self._file
-        self._write(f"step {step}: {line(self._view(state))}", file=file)
+        self._write(_line(step, self._view(state)), file=file)
 
 
 class PythonLogger(EnteredLogger):
     """Sends a line to the standard `logging` on the steps that are due.
 
     Nothing is looked at, and the device is not waited for, unless the logger lets the level
-    through.
+    through. A bar that is on the screen stays below.
 
     Args:
       view: What to show of the state: a dictionary of numbers, or any pytree. Of arrays it is the
@@ -72,10 +72,17 @@ class PythonLogger(EnteredLogger):
                 f'{received(logger)}. Write `logging.getLogger("name")`.'
             )
         self._level = level
+        self._beside_bars = importlib.import_module("tqdm.auto").tqdm.external_write_mode
 
     def _take(self, state: Any, step: int) -> None:
         if self._logger.isEnabledFor(self._level):
-            self._logger.log(self._level, "step %d: %s", step, line(self._view(state)))
+            text = _line(step, self._view(state))
+            with self._beside_bars():
+                self._logger.log(self._level, "%s", text)
+
+
+def _line(step: int, values: Tree) -> str:
+    return f"step {step}: {line(values)}".removesuffix(": ")
 
 
 def checked_view(what: str, view: Any) -> Any:

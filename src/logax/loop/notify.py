@@ -23,6 +23,7 @@ import dataclasses
 import json
 import math
 import operator
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -34,20 +35,21 @@ import jax.numpy as jnp
 import numpy as np
 
 from logax._checks import in_seconds, whole
-from logax._columns.rows import is_key_array, leaf_name
+from logax._columns.rows import is_key_array
 from logax._compat import Tree
 from logax._delivery.worker import Worker
-from logax._errors import described, received, warn_user
+from logax._errors import add_note, as_sentence, described, received, warn_user
 from logax._schedule import OnSteps, Schedule
-from logax.loop._copies import copied, named, on_their_way, short
-from logax.loop._entered import EnteredLogger
-from logax.loop._webhook import Webhook, checked_url
+from logax.loop._copies import copied, in_order, named, on_their_way, short
+from logax.loop._entered import EnteredLogger, as_step
+from logax.loop._webhook import Answer, Webhook, checked_url
 from logax.loop.lines import checked_view
 
 FIRST_PAUSE = 0.5  # seconds before the first retry; each further one waits twice as long,
 LONGEST_PAUSE = 8.0  # up to this
 LONGEST_ASKED = 30.0  # where the server says how long
 LONGEST_TEXT = 1000  # characters
+MOST_NUMBERS = 1000
 THREAD = "logax-notify"
 COUNTABLE = 1e8  # seconds: what the operating system can count
 
@@ -61,7 +63,8 @@ class NotifyLogger(EnteredLogger):
     The posts are made on a thread of their own; `log` neither waits for the network nor for the
     device. Due steps that come faster than they can be posted are left out, and the next post says
     how many. What cannot be posted does not stop the run: one warning says so. The URL is never
-    shown, only its scheme and host.
+    shown, only its scheme and host. In a `CompositeLogger` put it first: then it is left last, and
+    what the others have to say of a failure, such as where states were dumped, is in its post.
 
     Args:
       url: Where to, http or https.
@@ -70,7 +73,8 @@ class NotifyLogger(EnteredLogger):
       timeout: Seconds to wait for the server. When the block is left, the posts that are still to
         be made are waited for up to twice as long.
       retries: How often to try again where the server cannot be reached or does not answer, and
-        where it answers with 429, 500 or more.
+        where it answers with 429, 500 or more. When the block is left, a server that cannot be
+        reached is tried once more only.
       seconds_between: At least so many between one post and the next. The end does not wait for
         that.
       ends: Whether to post how the loop ended.
@@ -118,7 +122,7 @@ class NotifyLogger(EnteredLogger):
 
     def log(self, state: Any, step: int) -> None:
         """Post what the view gives, if that is due, soon."""
-        self._step = step
+        self._step = step if isinstance(step, int) else as_step(self, step)
         super().log(state, step)
 
     def _take(self, state: Any, step: int) -> None:
@@ -130,7 +134,7 @@ class NotifyLogger(EnteredLogger):
             try:
                 values = on_their_way(copied(_checked(self._view(state))))
             except Exception as error:
-                error.add_note(f"`NotifyLogger` was looking at step {step} with its view.")
+                add_note(error, f"`NotifyLogger` was looking at step {step} with its view.")
                 raise
         self._outbox.offer(_Post("step", step, values))
 
@@ -138,7 +142,7 @@ class NotifyLogger(EnteredLogger):
         last = None
         if self._ends:
             event = "finished" if error is None else "failed"
-            last = _Post(event, self._step, {}, "" if error is None else described(error))
+            last = _Post(event, self._step, {}, "" if error is None else _told(error))
         self._outbox.close(last)
         trouble = self._outbox.trouble()
         if trouble is not None:
@@ -147,7 +151,7 @@ class NotifyLogger(EnteredLogger):
             except UserWarning:  # where warnings are errors
                 if error is None:
                     raise
-                error.add_note(trouble)
+                add_note(error, trouble)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -200,7 +204,7 @@ class _Outbox:
     def __init__(self, server: Webhook, retries: int, between: float) -> None:
         self._server, self._retries, self._between = server, retries, between
         self._worker = Worker(THREAD, short_turns=False)
-        self._changed = threading.Condition()
+        self._changed, self._process = threading.Condition(), os.getpid()
         self._stage = _RUNNING
         self._waiting: _Post | None = None
         self._skipped = 0
@@ -224,6 +228,8 @@ class _Outbox:
     def close(self, last: _Post | None) -> None:
         """Wait for what is still to be posted, and for this, but not for long."""
         deadline = time.monotonic() + 2 * self._server.timeout
+        if os.getpid() != self._process:  # the lock may be held by a thread that is not here
+            self._changed = threading.Condition()
         ended = False
         try:
             with self._changed:
@@ -249,9 +255,10 @@ class _Outbox:
                 return None
             self._told = True
             posts = "1 post" if self._failed == 1 else f"{self._failed} posts"
+            more = " until now, and of further ones nothing will be said. The run goes on."
             return (
                 f"`NotifyLogger` could not post to {self._server.shown}: {self._first}. {posts} "
-                "failed until now, and of further ones nothing will be said. The run goes on."
+                f"failed{more if self._stage == _RUNNING else '.'}"
             )
 
     def _post_what_waits(self) -> None:
@@ -281,15 +288,21 @@ class _Outbox:
 
     def _tried(self, body: bytes) -> str | None:
         """Post, if need be again and again; what failed in the end, or None."""
-        pause, left = FIRST_PAUSE, self._retries
+        pause, tries = FIRST_PAUSE, 0
         while True:
             answer = self._server.post(body, self._deadline)
-            if answer.failure is None or not answer.again or not left:
+            if answer.failure is None or not answer.again or tries >= self._most_retries(answer):
                 return answer.failure
             wait = pause if answer.wait is None else min(answer.wait, LONGEST_ASKED)
             if time.monotonic() + wait >= self._deadline or not self._paused(wait):
                 return answer.failure
-            pause, left = min(2 * pause, LONGEST_PAUSE), left - 1
+            pause, tries = min(2 * pause, LONGEST_PAUSE), tries + 1
+
+    def _most_retries(self, answer: Answer) -> int:
+        """Whoever leaves is not to be kept by a server that is not there, or not well."""
+        if self._stage == _RUNNING or (answer.reached and not self._failed):
+            return self._retries
+        return 0 if self._failed else min(self._retries, 1)
 
     def _paused(self, seconds: float) -> bool:
         """Wait, but not into the next stage: who leaves does not wait. Then, whether to go on."""
@@ -299,15 +312,27 @@ class _Outbox:
             return self._stage != _GIVEN_UP
 
 
+def _told(error: BaseException) -> str:
+    """An error in words, and then what was added to it."""
+    notes = getattr(error, "__notes__", [])
+    text = described(error).removesuffix(as_sentence("\n".join(notes)))
+    return "\n".join([as_sentence(text.rstrip()), *notes]) if notes else text
+
+
 def _checked(values: Tree) -> Tree:
     """What a view gave, if JSON can hold it."""
-    for path, leaf in jax.tree_util.tree_leaves_with_path(values):
-        if isinstance(leaf, (str, bool, int, float, complex)) or _is_array(leaf):
-            continue
-        raise TypeError(
-            f"`NotifyLogger` posts numbers, arrays and texts, and its view gave {received(leaf)} "
-            f"for `{leaf_name('', path)[1:] or 'value'}`. Convert it in the view."
-        )
+    for name, leaf in in_order(values):
+        name = name or "value"
+        if not (isinstance(leaf, (str, bool, int, float, complex)) or _is_array(leaf)):
+            raise TypeError(
+                f"`NotifyLogger` posts numbers, arrays and texts, and its view gave "
+                f"{received(leaf)} for `{name}`. Convert it in the view."
+            )
+        if np.size(leaf) > MOST_NUMBERS:
+            raise ValueError(
+                f"`NotifyLogger` posts arrays of {MOST_NUMBERS} numbers at most, and its view gave "
+                f"{np.size(leaf)} for `{name}`. Reduce it in the view."
+            )
     return values
 
 

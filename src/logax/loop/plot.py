@@ -26,15 +26,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from logax._checks import in_seconds
-from logax._columns.rows import leaf_name, shape_name
+from logax._columns.rows import shape_name
 from logax._compat import Tree
 from logax._delivery.worker import worker
-from logax._errors import described, received, warn_user
+from logax._errors import add_note, described, received, warn_user
 from logax._extras import imported
-from logax._files import replacing
+from logax._files import as_path, check_place, replacing
 from logax._schedule import Schedule
-from logax.loop._copies import copied, on_their_way
-from logax.loop._drawing import Series, figure_of
+from logax.loop._copies import copied, in_order, is_there, on_their_way
+from logax.loop._drawing import Series, blank, figure_of
 from logax.loop._entered import EnteredLogger
 from logax.loop.lines import checked_view
 
@@ -44,7 +44,7 @@ MANY = 256  # steps whose values may wait on the device
 
 
 class PlotLogger(EnteredLogger):
-    """Draws values against the step while the loop runs: in a notebook, or into a PNG.
+    """Draws values against the step while the loop runs: in a notebook, or into a file.
 
         with PlotLogger(lambda state: {"energy": state.energy}, EveryNStep(10)) as logger:
             ...
@@ -61,7 +61,8 @@ class PlotLogger(EnteredLogger):
       view: What to plot of the state: a dictionary of numbers and arrays with one axis, or any
         pytree of them; at most 8 names.
       schedule: When: a schedule, or a number n for every n-th step.
-      path: The PNG; "plot.png" if it is not given and this is no notebook. Its folder must exist.
+      path: The file; "plot.png" if it is not given and this is no notebook. Its folder must exist.
+        Its ending says what it is, such as `.png`, `.svg` or `.pdf`.
       log_scale: The names whose panels have a logarithmic axis, where values of 0 and less are
         gaps.
       seconds_between: At least so many between drawings. They take a tenth of the time at most.
@@ -85,7 +86,7 @@ class PlotLogger(EnteredLogger):
         self._view = checked_view("PlotLogger", view)
         self._log_scale = _names(log_scale)
         self._between = in_seconds("PlotLogger", "seconds_between", seconds_between)
-        self._path = None if path is None else os.fspath(path)
+        self._path = None if path is None else as_path("PlotLogger", "path", path)
         self._plot = _Plot(_File(""), self._log_scale, self._between)
         self._lanes: dict[str, int | None] = {}
 
@@ -100,9 +101,8 @@ class PlotLogger(EnteredLogger):
         trouble = self._plot.trouble()
         if trouble is not None:
             warn_user(trouble)
-        paths = jax.tree_util.tree_leaves_with_path(self._view(state))
-        names = [leaf_name("", path)[1:] or "value" for path, _ in paths]
-        leaves = [leaf for _, leaf in paths]
+        found = [(name or "value", leaf) for name, leaf in in_order(self._view(state))]
+        names, leaves = [name for name, _ in found], [leaf for _, leaf in found]
         self._check(names, leaves)
         self._plot.add(step, names, on_their_way(copied(leaves)))
 
@@ -138,14 +138,15 @@ class PlotLogger(EnteredLogger):
         except Exception as failure:
             message = f"`PlotLogger` could not draw its last plot{self._plot.where}."
             if error is None:
-                failure.add_note(message)
+                add_note(failure, message)
                 raise
-            error.add_note(f"{message} {described(failure)}")
+            add_note(error, f"{message} {described(failure)}")
+            return
         trouble = self._plot.trouble()
         if trouble is not None and error is None:
             warn_user(trouble)
         elif trouble is not None and error is not None:
-            error.add_note(trouble)
+            add_note(error, trouble)
 
 
 class _Plot:
@@ -156,7 +157,7 @@ class _Plot:
         self.where = place.where
         self._pending: collections.deque[tuple[int, Sequence[str], list[Any]]] = collections.deque()
         self._series: dict[str, Series] = {}
-        self._one_at_a_time = threading.Lock()
+        self._one_at_a_time, self._process = threading.Lock(), os.getpid()
         self._waits = False  # a drawing
         self._ended = False
         self._fresh = False  # there are values that are not drawn yet
@@ -183,6 +184,8 @@ class _Plot:
 
     def end(self) -> None:
         """Draw for the last time, here: whoever leaves must wait for it anyway."""
+        if os.getpid() != self._process:  # the lock may be held by a thread that is not here
+            self._one_at_a_time = threading.Lock()
         with self._one_at_a_time:
             self._ended = True
             self._collect(waits=True)
@@ -205,7 +208,7 @@ class _Plot:
 
     def _collect(self, waits: bool) -> None:
         """Fetch what is there, or all of it."""
-        while self._pending and (waits or _is_ready(self._pending[0][2])):
+        while self._pending and (waits or is_there(self._pending[0][2])):
             step, names, leaves = self._pending.popleft()
             self._fresh = True
             try:
@@ -228,32 +231,22 @@ class _Plot:
 
 
 class _File:
-    """A PNG."""
+    """A picture in a file."""
 
     def __init__(self, path: str) -> None:
         self._path = path
+        self._format = os.path.splitext(path)[1][1:].lower() or "png"
         self.where = f" to {path}"
 
     def begin(self) -> None:
-        """Raise where it cannot be written, as far as that can be seen."""
-        folder = os.path.dirname(os.path.abspath(self._path))
-        if not os.path.isdir(folder):
-            raise FileNotFoundError(
-                f"`PlotLogger` writes to {self._path}, and there is no folder {folder}. Make it "
-                "first."
-            )
-        if os.path.isdir(self._path):
-            raise IsADirectoryError(
-                f"`PlotLogger` takes the path of a file, and {self._path} is a folder. Write "
-                f"`{os.path.join(self._path, 'plot.png')}`."
-            )
-        if not os.access(folder, os.W_OK):
-            raise PermissionError(f"`PlotLogger` may not write to the folder {folder}.")
+        """Raise where it cannot be written, and draw once: the first time takes long."""
+        check_place("PlotLogger", self._path)
+        _drawn(blank(), self._format)
 
     def show(self, figure: Any) -> None:
         """Replace it."""
-        with replacing(self._path) as file:
-            file.write(_png(figure))
+        with replacing("PlotLogger", self._path) as file:
+            file.write(_drawn(figure, self._format))
 
 
 class _Cell:
@@ -267,14 +260,14 @@ class _Cell:
 
     def begin(self) -> None:
         """Take a place below the cell that runs now."""
-        self._display.display(self._image(figure_of({})), display_id=self._id)
+        self._display.display(self._image(blank()), display_id=self._id)
 
     def show(self, figure: Any) -> None:
         """Change it."""
         self._display.update_display(self._image(figure), display_id=self._id)
 
     def _image(self, figure: Any) -> Any:
-        return self._display.Image(data=_png(figure), format="png")
+        return self._display.Image(data=_drawn(figure, "png"), format="png")
 
 
 def _notebook() -> Any:
@@ -284,14 +277,10 @@ def _notebook() -> Any:
     return shell if hasattr(shell, "kernel") else None
 
 
-def _png(figure: Any) -> bytes:
+def _drawn(figure: Any, form: str) -> bytes:
     file = io.BytesIO()
-    figure.savefig(file, format="png")
+    figure.savefig(file, format=form)
     return file.getvalue()
-
-
-def _is_ready(leaves: Iterable[Any]) -> bool:
-    return all(leaf.is_ready() for leaf in leaves if hasattr(leaf, "is_ready"))
 
 
 def _lanes_of(name: str, leaf: Any) -> int | None:

@@ -11,20 +11,19 @@ from __future__ import annotations
 import glob
 import math
 import os
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import jax
 
 from logax._checks import whole
-from logax._errors import received, warn_user
+from logax._errors import add_note, received, warn_user
 from logax.loop import _trace
-from logax.loop._entered import outside
+from logax.loop._entered import EnteredLogger, as_step, outside
 from logax.loop._recording import Recording
 from logax.loop._trace import MARK, ProfileReport, said_steps
 
 
-class ProfileLogger:
+class ProfileLogger(EnteredLogger):
     """Traces the steps from `start_step` to `end_step`, both included, with JAX's profiler.
 
         with ProfileLogger("profile", 10, 12) as profile:
@@ -63,15 +62,15 @@ class ProfileLogger:
         perfetto: bool = False,
         options: jax.profiler.ProfileOptions | None = None,
     ) -> None:
+        super().__init__()
         self._log_dir = _checked_folder(log_dir)
-        self._start, self._end = _checked_steps(start_step, end_step)
+        self._start_step, self._end_step = _checked_steps(start_step, end_step)
         if options is not None and not isinstance(options, jax.profiler.ProfileOptions):
             raise TypeError(
                 "`ProfileLogger` takes `options` as `jax.profiler.ProfileOptions()`, and got "
                 f"{received(options)}."
             )
         self._perfetto, self._options = bool(perfetto), options
-        self._is_entered = False
         # The step from which on `log` has something to do: none when the trace is done, and every
         # one while it runs, and outside of the block, where `log` must raise.
         self._edge = -math.inf
@@ -103,25 +102,25 @@ class ProfileLogger:
         if path is None:
             raise RuntimeError(
                 "`ProfileLogger.report` needs a trace, and there is none: it is there when step "
-                f"{self._end} has been logged, or the `with` block has been left after step "
-                f"{self._start}. Call it then."
+                f"{self._end_step} has been logged, or the `with` block has been left after step "
+                f"{self._start_step}. Call it then."
             )
         return _trace.read_report(path)
 
-    def __enter__(self) -> Self:
-        if self._is_entered:
-            raise RuntimeError("This `ProfileLogger` is in use: it was entered and not left.")
+    def _begin(self) -> None:
         self._folder = None
-        if self._start == 0:
-            self._begin(0)
+        if self._start_step == 0:
+            self._start_at(0)
         else:
-            self._edge = self._start - 1
-        self._is_entered = True
-        return self
+            self._edge = self._start_step - 1
 
     def log(self, state: Any, step: int) -> None:
         """Take in that step `step` is done."""
-        if step >= self._edge:
+        try:
+            is_before = bool(step < self._edge)
+        except (TypeError, ValueError):  # then it is no step, which is said
+            is_before = as_step(self, step) < self._edge
+        if not is_before:
             self._reach(state, step)
 
     def _reach(self, state: Any, step: int) -> None:
@@ -129,10 +128,10 @@ class ProfileLogger:
             raise outside(self)
         if self._recording is not None:
             self._take(state, step)
-        elif step < self._end:
+        elif step < self._end_step:
             jax.block_until_ready(state)
             self._edge = math.inf  # and so it stays, should there be no trace
-            self._begin(step + 1)
+            self._start_at(step + 1)
         else:
             self._edge = math.inf
             warn_user(
@@ -140,7 +139,7 @@ class ProfileLogger:
                 f"that it was told of is step {step}, when these were over. {ADVICE}"
             )
 
-    def _begin(self, step: int) -> None:
+    def _start_at(self, step: int) -> None:
         """Start the trace, the next step being `step`."""
         self._recording = Recording(self._log_dir, self._perfetto, self._options)
         self._edge = -math.inf
@@ -151,11 +150,11 @@ class ProfileLogger:
         """Take in a step that is in the trace."""
         if step <= self._last:
             return
-        if step >= self._end:
+        if step >= self._end_step:
             jax.block_until_ready(state)
         self._last = step
         self._leave_mark()
-        if step < self._end:
+        if step < self._end_step:
             self._state = state
             self._enter_mark()
             return
@@ -180,21 +179,14 @@ class ProfileLogger:
         if recording is not None:
             self._folder = recording.stop()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if not self._is_entered:
-            return
+    def _end(self, error: BaseException | None) -> None:
         is_waiting = math.isfinite(self._edge)
-        self._is_entered, self._edge = False, -math.inf
+        self._edge = -math.inf
         if self._recording is None:
             if is_waiting and error is None:
                 warn_user(
                     f"`ProfileLogger` was to trace {self._asked}, and nothing was traced: the loop "
-                    f"ended before step {self._start}."
+                    f"ended before step {self._start_step}."
                 )
         elif error is None:
             self._end_early()
@@ -219,11 +211,12 @@ class ProfileLogger:
         try:
             self._finish()
         except (OSError, RuntimeError) as failure:
-            error.add_note(str(failure))
+            add_note(error, str(failure))
         else:
-            error.add_note(
+            add_note(
+                error,
                 f"`ProfileLogger` was to trace {self._asked}, and the trace has "
-                f"{said_steps(self._steps)}, and what came after: {self.trace_path}"
+                f"{said_steps(self._steps)}, and what came after: {self.trace_path}",
             )
 
     @property
@@ -232,21 +225,22 @@ class ProfileLogger:
 
     @property
     def _asked(self) -> str:
-        return said_steps(range(self._start, self._end + 1))
+        return said_steps(range(self._start_step, self._end_step + 1))
 
     def _warn(self) -> None:
         """Say what is not as it was asked for, and what viewers will not show."""
         reasons = []
-        if self._first > self._start:
+        if self._first > self._start_step:
             reasons.append(
-                f"it was not told of step {self._start - 1}, and began after step {self._first - 1}"
+                f"it was not told of step {self._start_step - 1}, and began after step "
+                f"{self._first - 1}"
             )
-        if self._last > self._end:
+        if self._last > self._end_step:
             reasons.append(
-                f"it was not told of step {self._end}, and stopped after step {self._last}"
+                f"it was not told of step {self._end_step}, and stopped after step {self._last}"
             )
         advice = f" {ADVICE}" if reasons else ""
-        if self._last < self._end:
+        if self._last < self._end_step:
             reasons.append(f"the loop ended before step {self._last + 1} was logged")
         if reasons:
             warn_user(

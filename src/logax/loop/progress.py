@@ -6,20 +6,19 @@ import math
 import operator
 from collections.abc import Callable, Mapping
 from time import monotonic
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import jax
 
 from logax._bars import Bar
 from logax._checks import whole
 from logax._errors import described, received
-from logax.loop._copies import line
-from logax.loop._entered import as_step, outside
+from logax.loop._copies import is_there, line
+from logax.loop._entered import EnteredLogger, as_step, outside
 from logax.loop.lines import checked_view
 
 
-class TqdmLogger:
+class TqdmLogger(EnteredLogger):
     """Shows how far a loop is: share done, rate, elapsed and remaining time, some values.
 
         with TqdmLogger(num_steps, lambda state: {"energy": state.energy}) as bar:
@@ -29,6 +28,7 @@ class TqdmLogger:
     only. On a terminal and in a notebook it is redrawn a few times a second, elsewhere it is a line
     every five seconds. Only then, and for the last step, is the view looked at and the device
     waited for; so the rate is that of the device, and steps in between cost a look at the clock.
+    A loop that breaks off leaves the values of its last step, if they are still there to be read.
 
     A view that fails, or gives no dictionary, does not stop the run: the bar says so once and goes
     on without.
@@ -49,6 +49,7 @@ class TqdmLogger:
         initial: int = 0,
         file: Any = None,
     ) -> None:
+        super().__init__()
         for name, number in (("num_steps", num_steps), ("initial", initial)):
             if whole(number, 0) is None:
                 raise ValueError(f"`TqdmLogger` takes `{name}` of 0 or more, and got {number!r}.")
@@ -58,6 +59,8 @@ class TqdmLogger:
         self._postfix = None if postfix is None else checked_view("TqdmLogger", postfix)
         self._bar: Bar | None = None
         self._position, self._values = initial, ""
+        self._shown: int | None = None  # the position next to which the values stand
+        self._state: Any = None  # the last; it may be donated by now
         self._due = -math.inf  # so that outside of the block every step comes to the slow path
 
     @property
@@ -65,16 +68,17 @@ class TqdmLogger:
         """How many steps are done, as far as it was told."""
         return self._position
 
-    def __enter__(self) -> Self:
-        if self._bar is not None:
-            raise RuntimeError("This `TqdmLogger` is in use: it was entered and not left.")
+    def _begin(self) -> None:
         self._position, self._values, self._failed = self._initial, "", False
+        self._shown = self._state = None
         self._bar = Bar(self._file, self._total, self._initial)
         self._due = self._bar.due
-        return self
 
     def log(self, state: Any, step: int) -> None:
         """Take in that step `step` is done."""
+        self._state = state
+        if not isinstance(step, int):
+            step = as_step(self, step)
         self._position = step + 1
         if monotonic() >= self._due or step + 1 == self._total:
             self._draw(state)
@@ -83,15 +87,15 @@ class TqdmLogger:
         if self._bar is None:
             raise outside(self)
         jax.block_until_ready(state)
-        if self._postfix is not None and not self._failed:
-            self._look(self._bar, self._postfix, state)
-        self._position = as_step(self, self._position)
+        self._look(self._bar, state)
         self._bar.draw(self._position, self._values)
-        self._due = self._bar.due
+        self._shown, self._due = self._position, self._bar.due
 
-    def _look(self, bar: Bar, postfix: Callable[[Any], Any], state: Any) -> None:
+    def _look(self, bar: Bar, state: Any) -> None:
+        if self._postfix is None or self._failed:
+            return
         try:
-            values = postfix(state)
+            values = self._postfix(state)
             if not isinstance(values, Mapping):
                 raise TypeError(
                     f"it gave {received(values)}, which is no dictionary. Write "
@@ -102,12 +106,12 @@ class TqdmLogger:
             self._failed = True
             bar.write(f"`TqdmLogger` goes on without its postfix: {described(error)}")
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if self._bar is not None:
-            bar, self._bar, self._due = self._bar, None, -math.inf
-            bar.close(as_step(self, self._position))
+    def _end(self, error: BaseException | None) -> None:
+        bar, state = self._bar, self._state
+        self._bar, self._state, self._due = None, None, -math.inf
+        if bar is not None:
+            if self._position != self._shown:  # values of an earlier step must not stand next to it
+                self._values = ""
+                if is_there(state):  # else nobody knows whether it ever will be
+                    self._look(bar, state)
+            bar.close(self._position, self._values)

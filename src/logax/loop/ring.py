@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import collections
 import os
+import zipfile
 from collections.abc import Callable
-from typing import Any
+from typing import Any, BinaryIO
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from logax._checks import at_least_one
-from logax._columns.rows import leaf_name
+from logax._columns.export import free_name
 from logax._compat import Tree
-from logax._errors import described
-from logax._files import replacing
+from logax._errors import add_note, described
+from logax._files import as_path, check_place, replacing
 from logax._schedule import Schedule
-from logax.loop._copies import copied, fetched
+from logax.loop._copies import copied, fetched, in_order
 from logax.loop._entered import EnteredLogger
 from logax.loop.lines import checked_view
+
+Numbers = np.ndarray[Any, Any]
 
 
 class RingBufferLogger(EnteredLogger):
@@ -40,8 +43,10 @@ class RingBufferLogger(EnteredLogger):
       schedule: Of which steps: a schedule, or a number n for every n-th step.
       dump: A file to write them to if the loop fails or is interrupted, for `numpy.load`: the array
         `step`, and for each array of the state or view one with an axis in front for the steps, by
-        its name (`positions`, `layers/0/weight`). Types that NumPy lacks are widened. The error
-        that ends the loop says that it was written, or why not.
+        its name (`positions`, `layers/0/weight`). An array of the state that is called `step` is
+        `step_` there, and one whose shape changed is `name@7` for each step. Types that NumPy lacks
+        are widened, and what is no array is left out. The error that ends the loop says that it
+        was written, or why not.
     """
 
     def __init__(
@@ -57,9 +62,11 @@ class RingBufferLogger(EnteredLogger):
             maxlen=at_least_one("RingBufferLogger", "k", k)
         )
         self._view = None if view is None else checked_view("RingBufferLogger", view)
-        self._dump = None if dump is None else os.fspath(dump)
+        self._dump = None if dump is None else as_path("RingBufferLogger", "dump", dump)
 
     def _begin(self) -> None:
+        if self._dump is not None:
+            check_place("RingBufferLogger", self._dump)
         self._entries.clear()
 
     def _take(self, state: Any, step: int) -> None:
@@ -67,55 +74,68 @@ class RingBufferLogger(EnteredLogger):
 
     @property
     def buf(self) -> list[tuple[int, Any]]:
-        """Pairs of step and value, oldest first, as NumPy arrays."""
+        """Pairs of step and value, oldest first, as NumPy arrays; of PRNG keys their numbers."""
         return [(step, fetched(value)) for step, value in self._entries]
 
     def _end(self, error: BaseException | None) -> None:
         if error is not None and self._dump is not None:
             try:
-                error.add_note(self._dumped(self._dump))
-            except (OSError, ValueError) as failure:
-                error.add_note(
-                    f"`RingBufferLogger` could not write the last states to {self._dump}: "
-                    f"{described(failure)}"
-                )
+                note = self._dumped(self._dump)
+            except Exception as failure:  # noqa: BLE001 - it must not take the place of the other
+                note = f"could not write the last states to {self._dump}: {described(failure)}"
+            add_note(error, f"`RingBufferLogger` {note}")
 
     def _dumped(self, path: str) -> str:
-        """Write what can be fetched, and say what that is."""
+        """Write what can be fetched and stored, and say what that is."""
         kept, lost = [], 0
         for step, value in self._entries:
             try:
-                kept.append((step, _flat(fetched(value))))
+                kept.append((step, dict(in_order(fetched(value)))))
             except RuntimeError:  # what failed may be the program that makes it
                 lost += 1
-        arrays = {"step": np.array([step for step, _ in kept], np.int64)}
-        for name in dict.fromkeys(name for _, leaves in kept for name in leaves):
-            rows = [leaves.get(name) for _, leaves in kept]
-            alike = len({None if row is None else (row.shape, row.dtype) for row in rows}) == 1
-            if alike:
-                arrays[name if name != "step" else "step_"] = np.stack(rows)  # type: ignore[arg-type]
-                continue
-            for (step, _), row in zip(kept, rows, strict=True):
-                if row is not None:
-                    arrays[f"{name}@{step}"] = row
-        with replacing(path) as file:
-            np.savez(file, **arrays)  # type: ignore[arg-type]
-        steps = f"of steps {kept[0][0]} to {kept[-1][0]}" if kept else "there were none"
+        arrays, others = _stacked(kept)
+        with replacing("RingBufferLogger", path) as file:
+            _write(file, arrays)
+        what = f"the states of steps {kept[0][0]} to {kept[-1][0]}" if kept else "no state"
+        what = f"the state of step {kept[0][0]}" if len(kept) == 1 else what
+        left = f" Left out, since they are no arrays: {', '.join(others)}." if others else ""
         missing = f" {lost} more could not be fetched." if lost else ""
-        return f"`RingBufferLogger` wrote the last {len(kept)} states to {path}: {steps}.{missing}"
+        return f"wrote {what} to {path}.{left}{missing}"
 
 
-def _flat(tree: Tree) -> dict[str, np.ndarray[Any, Any]]:
-    """Arrays by name, of types that NumPy's files have."""
-    flat = {}
-    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-        if isinstance(leaf, (np.ndarray, np.generic, bool, int, float, complex)):
-            array = np.asarray(leaf)
-            flat[leaf_name("", path)[1:] or "value"] = array.astype(_storable(array.dtype))
-    return flat
+def _stacked(kept: list[tuple[int, dict[str, Any]]]) -> tuple[dict[str, Numbers], list[str]]:
+    """One array for each name, with an axis for the steps; and the names of what is no array."""
+    arrays: dict[str, Numbers] = {"step": np.array([step for step, _ in kept], np.int64)}
+    others = []
+    for name in dict.fromkeys(name for _, leaves in kept for name in leaves):
+        rows: dict[int, Any] = {
+            step: _storable(leaves[name]) for step, leaves in kept if name in leaves
+        }
+        own = name or "value"
+        if any(row is None for row in rows.values()):
+            others.append(f"`{own}`")
+        elif len(rows) == len(kept) and len({(x.shape, x.dtype) for x in rows.values()}) == 1:
+            arrays[free_name(own, arrays)] = np.stack(list(rows.values()))
+        else:
+            arrays.update((free_name(f"{own}@{step}", arrays), x) for step, x in rows.items())
+    return arrays, others
 
 
-def _storable(dtype: Any) -> Any:
-    if dtype.kind != "V" and dtype.isbuiltin == 1:
-        return dtype
-    return np.float32 if jnp.issubdtype(dtype, jnp.floating) else np.int32
+def _storable(leaf: Any) -> Numbers | None:
+    """An array as NumPy's files can hold it, or None."""
+    if not isinstance(leaf, (np.ndarray, np.generic, bool, int, float, complex)):
+        return None
+    array = np.asarray(leaf)
+    if array.dtype.isbuiltin == 2:  # of a type that NumPy lacks
+        is_real = jnp.issubdtype(array.dtype, jnp.floating)
+        array = array.astype(np.float32 if is_real else np.int32)
+    return None if array.dtype.hasobject or array.dtype == jax.dtypes.float0 else array
+
+
+def _write(file: BinaryIO, arrays: dict[str, Numbers]) -> None:
+    """What `numpy.savez` writes, for names of any kind."""
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, array in arrays.items():
+            member = name.encode("utf-8", "backslashreplace").decode()
+            with archive.open(f"{member}.npy", "w", force_zip64=True) as entry:
+                np.lib.format.write_array(entry, array, allow_pickle=False)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import operator
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -9,10 +11,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from logax._checks import whole
+from logax._checks import one_boolean, whole
 from logax._compat import Array
 from logax._errors import received
-from logax.loop._copies import copied
+from logax.loop._copies import copied, on_their_way
 from logax.loop.protocol import Logger, NullLogger, State, check_logger
 
 
@@ -21,8 +23,8 @@ def run_loop(
     state: State,
     num_steps: int,
     *,
-    key: Array | None = None,
-    logger: Logger[State] = NullLogger(),  # noqa: B008 - it has no state
+    key: jax.Array | None = None,
+    logger: Logger[Any] = NullLogger(),  # noqa: B008 - it has no state
     warmup: int = 0,
     start_step: int = 0,
     until: Callable[[State], Any] | None = None,
@@ -42,7 +44,8 @@ def run_loop(
       num_steps: How many steps the whole run has.
       key: Of which each step gets its own: step i gets `jax.random.fold_in(key, i)`.
       logger: Told of the state after each step; several together are a `CompositeLogger`.
-      warmup: How many steps to do before the first, without the logger. They have keys apart.
+      warmup: How many steps to do before step 0, without the logger. They have keys apart. A run
+        that is resumed has them behind it, and does not do them again.
       start_step: The number of the first step, for a run that is resumed: it does the steps from
         there up to `num_steps`, with the keys that they would have had.
       until: Ends the loop when it is true of a state. An array is read while the next step is under
@@ -52,14 +55,10 @@ def run_loop(
     Returns:
       The last state.
     """
-    check_logger("`run_loop`", logger)
-    counts = {"num_steps": num_steps, "warmup": warmup, "start_step": start_step}
-    for name, number in counts.items():
-        if whole(number, 0) is None:
-            raise ValueError(f"`run_loop` takes `{name}` of 0 or more, and got {number!r}.")
+    _check(step_fn, state, key, logger, (num_steps, warmup, start_step))
     state, advance = copied(state), _compiled(step_fn, state, 0 if key is None else 1)
 
-    for keys in _arguments(key, range(-warmup, 0)):
+    for keys in _arguments(key, range(0 if start_step else -operator.index(warmup), 0)):
         state = advance(*keys, state)
     ends = _End(until)
     with logger:
@@ -71,23 +70,19 @@ def run_loop(
     return state
 
 
-def key_chain(key: Array, start: int = 0) -> Iterator[Array]:
+def key_chain(key: jax.Array, start: int = 0) -> Iterator[jax.Array]:
     """Keys without end, one for each step: `jax.random.fold_in(key, i)` for i from `start` on.
 
     They are made many at a time, which costs far less than one at a time.
     """
-    typed = isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
-    if np.ndim(key) != (0 if typed else 1):
-        raise ValueError(
-            f"`key_chain` takes one PRNG key, and got {received(key)}. Give it one, and split the "
-            "key of each step inside the step."
-        )
+    _check_key("key_chain", key)
     while True:
         yield from _folded(key, np.uint32(start % 2**32))
         start += KEYS_AT_ONCE
 
 
 KEYS_AT_ONCE = 32
+ADVICE = "Write `.all()` or `.any()` after it."
 
 
 @jax.jit
@@ -100,18 +95,57 @@ def _folded(key: Array, start: Array) -> tuple[Array, ...]:
 def _arguments(key: Array | None, steps: range) -> Iterator[tuple[Array, ...]]:
     """What each of these steps gets before the state."""
     if key is None:
-        return iter([()] * len(steps))
+        return (() for _ in steps)
     return ((each,) for each, _ in zip(key_chain(key, steps.start), steps, strict=False))
 
 
 def _compiled(step_fn: Any, state: Any, position: int) -> Any:
     """The step, with its state donated; as it is where that cannot be compiled as a whole."""
-    if not callable(step_fn):
-        raise TypeError(f"`run_loop` takes a function as `step_fn`, and got {received(step_fn)}.")
     plain = (jax.Array, np.ndarray, np.generic, bool, int, float, complex)
     if all(isinstance(leaf, plain) for leaf in jax.tree.leaves(state)):
         return jax.jit(step_fn, donate_argnums=position)
     return step_fn
+
+
+def _check(step_fn: Any, state: Any, key: Any, logger: Any, numbers: tuple[int, ...]) -> None:
+    """Raise an error that teaches where the loop could not run."""
+    check_logger("`run_loop`", logger)
+    names = ("num_steps", "warmup", "start_step")
+    for name, number in zip(names, numbers, strict=True):
+        if whole(number, 0) is None:
+            raise ValueError(f"`run_loop` takes `{name}` of 0 or more, and got {number!r}.")
+    num_steps, _, start_step = numbers
+    if start_step > num_steps:
+        raise ValueError(
+            f"`run_loop` does the steps from `start_step` up to `num_steps`, which is the number "
+            f"of steps of the whole run, and got {start_step} and {num_steps}. For {num_steps} "
+            f"more, write `num_steps={start_step + num_steps}`."
+        )
+    if key is not None:
+        _check_key("run_loop", key)
+    if not callable(step_fn):
+        raise TypeError(f"`run_loop` takes a function as `step_fn`, and got {received(step_fn)}.")
+    try:
+        signature = inspect.signature(step_fn)
+    except (TypeError, ValueError):  # some callables do not tell
+        return
+    try:
+        signature.bind(*([] if key is None else [key]), state)
+    except TypeError as error:
+        form = "(state)` without a `key" if key is None else "(key, state)` with a `key"
+        name = getattr(step_fn, "__name__", type(step_fn).__name__)
+        raise TypeError(
+            f"`run_loop` calls `step_fn{form}`, and got `{name}{signature}`: {error}."
+        ) from error
+
+
+def _check_key(what: str, key: Any) -> None:
+    typed = isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
+    if np.ndim(key) != (0 if typed else 1):
+        raise ValueError(
+            f"`{what}` takes one PRNG key, and got {received(key)}. Give it one, and split the key "
+            "of each step inside the step."
+        )
 
 
 class _End:
@@ -124,13 +158,9 @@ class _End:
     def at(self, state: Any) -> bool:
         if self._until is None:
             return False
-        before, self._before = self._before, self._until(state)
-        if np.shape(self._before) != ():
-            raise TypeError(
-                f"`until` of `run_loop` must answer with one boolean, and answered with shape "
-                f"{np.shape(self._before)}. Write `.all()` or `.any()` after it."
-            )
-        if not isinstance(self._before, jax.Array):
-            return bool(self._before)
-        self._before.copy_to_host_async()
-        return bool(before)
+        answer = one_boolean("`until` of `run_loop`", self._until(state), ADVICE)
+        ends = bool(self._before)
+        if isinstance(answer, jax.Array):
+            self._before = on_their_way(copied(answer))  # it may be a part of the state
+            return ends
+        return ends or bool(answer)
