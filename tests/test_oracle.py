@@ -55,7 +55,7 @@ def test_a_reduction_of_no_records_has_no_records(program: Program) -> None:
         check_reduction(program, STATES[:1], how)
 
 
-@settings(max_examples=40)
+@settings(max_examples=30)
 @given(programs(), states())
 def test_a_random_program_logs_what_the_oracle_recorded(program: Program, state: State) -> None:
     check_records(program, state)

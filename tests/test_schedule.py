@@ -81,13 +81,13 @@ def test_a_schedule_is_printed_as_it_could_be_written(schedule: Any) -> None:
 
 def test_many_windows_and_far_steps_are_counted_at_once() -> None:
     windows: Any = OnSteps([])
-    for first in range(0, 40_000, 100):
+    for first in range(0, 10_000, 100):
         windows = windows | Between(first, first + 9)
     nested: Any = OnSteps([])
     for size in range(50):
         nested = nested | Between(size, 1000 - size)
     assert nested.leading_shape(10**12) == (1001,)
-    assert (windows & EveryNStep(5)).leading_shape(10**12) == (800,)
+    assert (windows & EveryNStep(5)).leading_shape(10**12) == (200,)
     assert EveryNStep(7).dataset_index(7 * 10**15) == 10**15
     assert (EveryNStep(6) | EveryNStep(10)).leading_shape(30 * 10**15) == (7 * 10**15,)
 

@@ -38,7 +38,7 @@ def test_each_lane_of_a_hard_program_delivers_its_records(program: Program, buff
     check_tapped_lanes(program, buffer, STATES, whole=buffer == 7)
 
 
-@settings(max_examples=24)
+@settings(max_examples=18)
 @given(programs(), buffers, states())
 def test_a_random_program_delivers_what_the_oracle_recorded(
     program: Program, buffer: int, state: State

@@ -94,8 +94,9 @@ def test_a_step_that_is_no_whole_number_is_refused() -> None:
 
 
 LOOP = """
-import sys, jax, jax.numpy as jnp
+import signal, sys, jax, jax.numpy as jnp
 from logax.loop import *
+signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever started this may ignore it
 folder = sys.argv[1]
 logger = CompositeLogger(
     TqdmLogger(10**9, lambda x: {"x": x}),
@@ -118,10 +119,13 @@ def test_a_loop_that_is_interrupted_closes_all_that_it_had_open(tmp_path: Path) 
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "50\n"
-        process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=120)
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "50\n"
+            process.send_signal(signal.SIGINT)
+            _, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
     assert process.returncode in (1, -signal.SIGINT, 130)
     assert "KeyboardInterrupt" in err
     with np.load(tmp_path / "ring.npz") as arrays:
