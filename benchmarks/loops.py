@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 
 from benchmarks.case import Case
-from benchmarks.streams import ON_GPU
+from benchmarks.streams import ON_GPU, Stream
 from benchmarks.timing import Side
 from logax import OnSteps
 from logax.loop import (
@@ -85,10 +85,6 @@ class _Logging:
         return [jnp.zeros(())]
 
 
-class _Nothing(NullLogger):
-    """The same calls of a function that does nothing: the loop that is empty."""
-
-
 def _state() -> Any:
     return {"position": jnp.zeros((64, 3)), "energy": jnp.float32(1)}
 
@@ -108,7 +104,7 @@ def _five() -> CompositeLogger:
 
 
 def _not_due() -> tuple[Side, Side]:
-    return _Logging(_Nothing(), SECONDS_A_CALL), _Logging(_five())
+    return _Logging(NullLogger(), SECONDS_A_CALL), _Logging(_five())
 
 
 def _against_kups(theirs: Callable[[Any], Any], ours: Callable[[], Any]) -> Any:
@@ -117,24 +113,6 @@ def _against_kups(theirs: Callable[[Any], Any], ours: Callable[[], Any]) -> Any:
         return _Logging(theirs(kups)), _Logging(ours())
 
     return make
-
-
-@dataclasses.dataclass(frozen=True)
-class _Loop:
-    """A loop of some steps until its last state is there."""
-
-    function: Callable[[], Any]
-
-    def seconds(self, number: int) -> float:
-        total = 0.0
-        for _ in range(number):
-            start = time.perf_counter()
-            jax.block_until_ready(self.function())
-            total += time.perf_counter() - start
-        return total
-
-    def results(self) -> Any:
-        return [self.function()]
 
 
 def _particles() -> Any:
@@ -154,10 +132,10 @@ def _drift(x: Any) -> Any:
 def _with_ring() -> tuple[Side, Side]:
     x = _particles()
 
-    def loop(logger: Any) -> Callable[[], Any]:
-        return lambda: run_loop(_drift, x, STEPS, logger=logger)
+    def loop(logger: Any) -> Callable[[Any], Any]:
+        return lambda x: run_loop(_drift, x, STEPS, logger=logger)
 
-    return _Loop(loop(NullLogger())), _Loop(loop(RingBufferLogger(5)))
+    return Stream(loop(NullLogger()), x), Stream(loop(RingBufferLogger(5)), x)
 
 
 def _with_keys() -> tuple[Side, Side]:
@@ -169,14 +147,17 @@ def _with_keys() -> tuple[Side, Side]:
     step = jax.jit(walk, donate_argnums=1)
     x = jnp.zeros(64)
 
-    def by_hand() -> Any:
+    def by_hand(x: Any) -> Any:
         key, state = jax.random.key(0), jnp.copy(x)
         for _ in range(CALLS):
             key, own = jax.random.split(key)
             state = step(own, state)
         return state
 
-    return _Loop(by_hand), _Loop(lambda: run_loop(walk, x, CALLS, key=jax.random.key(0)))
+    def with_chain(x: Any) -> Any:
+        return run_loop(walk, x, CALLS, key=jax.random.key(0))
+
+    return Stream(by_hand, x), Stream(with_chain, x)
 
 
 _CALLS = "logger.log(state, step), 1,000 calls"

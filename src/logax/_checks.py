@@ -30,12 +30,17 @@ def as_text(what: str, text: Any) -> str:
     return text
 
 
-def at_least_one(what: str, name: str, value: Any) -> int:
+def at_least(least: int, what: str, name: str, value: Any) -> int:
     """The number that an option asks for, or an error."""
-    number = whole(value, 1)
+    number = whole(value, least)
     if number is None:
-        raise ValueError(f"`{what}` takes `{name}` of 1 or more, and got {value!r}.")
-    return min(number, _COUNTABLE)
+        raise ValueError(f"`{what}` takes `{name}` of {least} or more, and got {value!r}.")
+    return number
+
+
+def at_least_one(what: str, name: str, value: Any) -> int:
+    """The same for what a program counts."""
+    return min(at_least(1, what, name, value), _COUNTABLE)
 
 
 _COUNTABLE = 2**31 - 1  # programs count with 32 bits

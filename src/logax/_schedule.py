@@ -124,7 +124,6 @@ class OnSteps(_Fixed):
     """The given steps."""
 
     steps: tuple[int, ...]
-    _members: frozenset[int] = dataclasses.field(repr=False, compare=False)
 
     def __init__(self, steps: Iterable[int]) -> None:
         if not isinstance(steps, Iterable):
@@ -132,9 +131,11 @@ class OnSteps(_Fixed):
         given = tuple(steps)
         if any(whole(step, 0) is None for step in given):
             raise ValueError(f"`OnSteps` takes whole numbers of 0 or more, and got {given!r}.")
-        members = frozenset(operator.index(step) for step in given)
-        object.__setattr__(self, "steps", tuple(sorted(members)))
-        object.__setattr__(self, "_members", members)
+        object.__setattr__(self, "steps", tuple(sorted({operator.index(step) for step in given})))
+
+    @functools.cached_property
+    def _members(self) -> frozenset[int]:
+        return frozenset(self.steps)
 
     @functools.cached_property
     def _pattern(self) -> Pattern:

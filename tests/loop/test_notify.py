@@ -25,7 +25,7 @@ import pytest
 
 from gates import pending
 from logax import EveryNStep
-from logax._delivery.worker import Worker, worker
+from logax._delivery.worker import Worker, _renewed, worker
 from logax.loop import CompositeLogger, NotifyLogger, RingBufferLogger, _webhook, notify
 from loops import Particles, held_state, run
 
@@ -609,3 +609,15 @@ def test_a_large_array_is_refused(server: Server) -> None:
         pytest.raises(ValueError, match="1000 numbers at most, and its view gave 1001 for"),
     ):
         logger.log(np.zeros(1001), 0)
+
+
+def test_a_child_that_is_forked_while_a_post_is_made_can_leave(server: Server) -> None:
+    with NotifyLogger(server.url, 1) as logger:
+        outbox = logger._outbox
+        assert outbox in _renewed  # so that a fork does what follows
+        # What a child finds: a lock that is held by a thread which is not there.
+        with outbox._changed:
+            outbox._reset()
+            outbox._worker._reset()
+            logger.log(Particles.at_rest(), 0)
+    assert server.told == [("step", 0, 0), ("finished", 0, 0)]

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from gates import pending
-from logax._delivery.worker import worker
+from logax._delivery.worker import _renewed, worker
 from logax.loop import CompositeLogger, EveryNStep, PlotLogger, plot
 from logax.loop._drawing import POINTS, Series, figure_of, thinned
 from loops import Particles, held_state, run
@@ -495,6 +495,7 @@ def test_a_child_that_is_forked_while_a_plot_is_drawn_can_leave(png: Path) -> No
         drawing = logger._plot
         # What a child finds: a lock that is held by a thread which is not there.
         with drawing._one_at_a_time:
-            drawing._process = -1
+            drawing._reset()
             drawing.end()
+        assert drawing in _renewed  # so that a fork does that
     assert png.read_bytes().startswith(b"\x89PNG")

@@ -20,9 +20,9 @@ import time
 import traceback
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Protocol
 
-from logax._checks import in_seconds, whole
+from logax._checks import at_least, in_seconds
 from logax._errors import described, raise_together, warn_user
 
 _TURN = 5e-5  # seconds: a program must not wait longer for the thread to let go of Python
@@ -50,7 +50,7 @@ class Worker:
         self.blocks = True
         self.exits = False  # whether Python does
         self._reset()
-        _workers.add(self)
+        renew_after_fork(self)
 
     def _reset(self) -> None:
         self._changed = threading.Condition()
@@ -210,10 +210,10 @@ class Troubles:
     """What went wrong on the thread, until somebody can be told."""
 
     def __init__(self) -> None:
-        self.reset()
+        self._reset()
+        renew_after_fork(self)
 
-    def reset(self) -> None:
-        """Forget all of it, as in a process that was forked: it is the other's."""
+    def _reset(self) -> None:
         self._lock = threading.Lock()
         self._errors: dict[Any, DeliveryError] = {}
         self._mild: set[Any] = set()
@@ -279,9 +279,9 @@ def configure(*, queue_bytes: int | None = None, when_full: str | None = None) -
       when_full: "block", the default: the program waits for room; or "drop": records are left
         out, counted, and a warning says how many.
     """
-    size = worker.limit if queue_bytes is None else whole(queue_bytes, 1)
-    if size is None:
-        raise ValueError(f"`configure` takes `queue_bytes` of 1 or more, and got {queue_bytes!r}.")
+    size = worker.limit
+    if queue_bytes is not None:
+        size = at_least(1, "configure", "queue_bytes", queue_bytes)
     if when_full is not None and not (
         isinstance(when_full, str) and when_full in {"block", "drop"}
     ):
@@ -344,10 +344,21 @@ def before_flush(await_programs: Callable[[float | None], bool]) -> None:
     _before_flush.append(await_programs)
 
 
+class Renewable(Protocol):
+    """What has locks and threads, which a process that is forked has not."""
+
+    def _reset(self) -> None:
+        """Be as it was made; what was under way is the other process's."""
+
+
+def renew_after_fork(each: Renewable) -> None:
+    """Have it reset in every process that is forked, as long as it lives."""
+    _renewed.add(each)
+
+
 def _reset_after_fork() -> None:
-    for each in list(_workers):
+    for each in list(_renewed):
         each._reset()
-    troubles.reset()
 
 
 def _flush_at_exit() -> None:
@@ -360,7 +371,7 @@ def _flush_at_exit() -> None:
 
 _before_flush: list[Callable[[float | None], bool]] = []
 _discarding = threading.Lock()
-_workers: weakref.WeakSet[Worker] = weakref.WeakSet()
+_renewed: weakref.WeakSet[Renewable] = weakref.WeakSet()
 worker = Worker()
 troubles = Troubles()
 atexit.register(_flush_at_exit)

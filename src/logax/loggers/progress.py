@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from logax._bars import Bar
-from logax._checks import as_names, whole
+from logax._checks import as_names, at_least
 from logax._delivery.records import record
 from logax._delivery.worker import flush
 from logax.loggers._lanes import Lanes
@@ -68,8 +68,7 @@ class ProgressLogger:
         show: str | Iterable[str] = (),
         file: Any = None,
     ) -> None:
-        if total is not None and whole(total, 1) is None:
-            raise ValueError(f"`ProgressLogger` takes `total` of 1 or more, and got {total!r}.")
+        self._total = None if total is None else at_least(1, "ProgressLogger", "total", total)
         if not isinstance(step, str):
             raise TypeError(
                 f"`ProgressLogger` takes as `step` the name of a step, and got {step!r}. "
@@ -77,7 +76,7 @@ class ProgressLogger:
             )
         if file is not None and not hasattr(file, "write"):
             raise TypeError(f"`ProgressLogger` takes a `file` to write to, and got {file!r}.")
-        self._total, self._step, self._file = whole(total, 1), step, file
+        self._step, self._file = step, file
         self._patterns = as_names("show", show) or ()
         self._lock = threading.Lock()
         self._closed = False

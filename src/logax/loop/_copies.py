@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from logax._columns.export import free_name
-from logax._columns.rows import leaf_name
+from logax._columns.rows import is_key_array, leaf_name
 from logax._compat import Tree
 
 
@@ -37,7 +37,7 @@ def copied(tree: Tree) -> Tree:
 def on_their_way(tree: Tree) -> Tree:
     """The same, with its arrays on their way to the host."""
     for leaf in jax.tree.leaves(tree):
-        if isinstance(leaf, jax.Array) and not jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        if isinstance(leaf, jax.Array) and not is_key_array(leaf):
             leaf.copy_to_host_async()
     return tree
 
@@ -91,11 +91,12 @@ def short(leaf: Any) -> str:
     if numbers.size == 1 and numbers.dtype.kind in "biu":
         return str(numbers.item())
     wide = numbers.astype(np.complex128 if numbers.dtype.kind == "c" else np.float64)
-    return f"{wide.mean() if wide.size else np.nan:.4g}"
+    with np.errstate(all="ignore"):  # the mean of infinities
+        return f"{wide.mean() if wide.size else np.nan:.4g}"
 
 
 def _numbers(leaf: Any) -> Any:
-    is_key = isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+    is_key = isinstance(leaf, jax.Array) and is_key_array(leaf)
     return jax.random.key_data(leaf) if is_key else leaf
 
 

@@ -63,6 +63,16 @@ class EnteredLogger:
         raise outside(self)
 
 
+def checked_view(what: str, view: Any) -> Any:
+    """The view, if it can be one."""
+    if not callable(view):
+        raise TypeError(
+            f"`{what}` takes a view, a function of the state, and got {received(view)}. Write "
+            '`lambda state: {"energy": state.energy}`.'
+        )
+    return view
+
+
 def as_step(logger: Any, step: Any) -> int:
     """The number of a step as an int, also where it is an array."""
     try:

@@ -12,7 +12,7 @@ from logax._compat import Tree
 from logax._errors import received
 from logax._schedule import Schedule
 from logax.loop._copies import line
-from logax.loop._entered import EnteredLogger
+from logax.loop._entered import EnteredLogger, checked_view
 
 
 class PrintLogger(EnteredLogger):
@@ -83,13 +83,3 @@ class PythonLogger(EnteredLogger):
 
 def _line(step: int, values: Tree) -> str:
     return f"step {step}: {line(values)}".removesuffix(": ")
-
-
-def checked_view(what: str, view: Any) -> Any:
-    """The view, if it can be one."""
-    if not callable(view):
-        raise TypeError(
-            f"`{what}` takes a view, a function of the state, and got {received(view)}. Write "
-            '`lambda state: {"energy": state.energy}`.'
-        )
-    return view

@@ -22,8 +22,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import operator
-import os
 import threading
 import time
 from collections.abc import Callable
@@ -34,16 +32,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from logax._checks import in_seconds, whole
+from logax._checks import at_least, in_seconds
 from logax._columns.rows import is_key_array
 from logax._compat import Tree
-from logax._delivery.worker import Worker
+from logax._delivery.worker import Worker, renew_after_fork
 from logax._errors import add_note, as_sentence, described, received, warn_user
 from logax._schedule import OnSteps, Schedule
-from logax.loop._copies import copied, in_order, named, on_their_way, short
-from logax.loop._entered import EnteredLogger, as_step
+from logax.loop._copies import copied, in_order, line, named, on_their_way
+from logax.loop._entered import EnteredLogger, as_step, checked_view
 from logax.loop._webhook import Answer, Webhook, checked_url
-from logax.loop.lines import checked_view
 
 FIRST_PAUSE = 0.5  # seconds before the first retry; each further one waits twice as long,
 LONGEST_PAUSE = 8.0  # up to this
@@ -101,24 +98,20 @@ class NotifyLogger(EnteredLogger):
                 + ("a view, which needs steps." if ends else "`ends=False`, which leaves nothing.")
                 + " Write `NotifyLogger(url, EveryNStep(1000), view)`."
             )
-        if whole(retries, 0) is None:
-            raise ValueError(f"`NotifyLogger` takes `retries` of 0 or more, and got {retries!r}.")
+        self._retries = at_least(0, "NotifyLogger", "retries", retries)
         if not isinstance(ends, bool):
             raise ValueError(f"`NotifyLogger` takes `ends` as True or False, and got {ends!r}.")
         seconds = in_seconds("NotifyLogger", "timeout", timeout, zero=False)
         self._server = Webhook(checked_url(url), min(seconds, COUNTABLE))
-        self._retries = operator.index(retries)
         self._between = in_seconds("NotifyLogger", "seconds_between", seconds_between)
         self._view = None if view is None else checked_view("NotifyLogger", view)
         self._ends = ends
         self._step: int | None = None
-        self._outbox = _Outbox(self._server, self._retries, self._between)
+        self._outbox: _Outbox  # of one run: what is left of another is not its own
 
     def _begin(self) -> None:
         self._step = None
-        self._outbox = _Outbox(
-            self._server, self._retries, self._between
-        )  # what is left of a run is not ours
+        self._outbox = _Outbox(self._server, self._retries, self._between)
 
     def log(self, state: Any, step: int) -> None:
         """Post what the view gives, if that is due, soon."""
@@ -181,8 +174,7 @@ class _Post:
 
     def _text(self, values: dict[str, Any]) -> str:
         if self.event == "step":
-            with np.errstate(all="ignore"):  # the mean of infinities
-                said = ", ".join(f"{name}={short(leaf)}" for name, leaf in values.items())
+            said = line(values)
             begin = f"step {self.step}"
         else:
             said = self.error
@@ -204,16 +196,20 @@ class _Outbox:
     def __init__(self, server: Webhook, retries: int, between: float) -> None:
         self._server, self._retries, self._between = server, retries, between
         self._worker = Worker(THREAD, short_turns=False)
-        self._changed, self._process = threading.Condition(), os.getpid()
         self._stage = _RUNNING
-        self._waiting: _Post | None = None
-        self._skipped = 0
-        self._undone = 0
+        self._reset()
+        renew_after_fork(self)
         self._next = 0.0  # not before that time
         self._deadline = math.inf
         self._failed = 0
         self._first = ""  # failure
         self._told = False
+
+    def _reset(self) -> None:
+        self._changed = threading.Condition()
+        self._waiting: _Post | None = None
+        self._skipped = 0
+        self._undone = 0
 
     def offer(self, post: _Post) -> None:
         """Have this posted, unless a newer one comes first."""
@@ -228,8 +224,6 @@ class _Outbox:
     def close(self, last: _Post | None) -> None:
         """Wait for what is still to be posted, and for this, but not for long."""
         deadline = time.monotonic() + 2 * self._server.timeout
-        if os.getpid() != self._process:  # the lock may be held by a thread that is not here
-            self._changed = threading.Condition()
         ended = False
         try:
             with self._changed:

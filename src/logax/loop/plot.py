@@ -28,15 +28,14 @@ import numpy as np
 from logax._checks import in_seconds
 from logax._columns.rows import shape_name
 from logax._compat import Tree
-from logax._delivery.worker import worker
+from logax._delivery.worker import renew_after_fork, worker
 from logax._errors import add_note, described, received, warn_user
 from logax._extras import imported
 from logax._files import as_path, check_place, replacing
 from logax._schedule import Schedule
 from logax.loop._copies import copied, in_order, is_there, on_their_way
 from logax.loop._drawing import Series, blank, figure_of
-from logax.loop._entered import EnteredLogger
-from logax.loop.lines import checked_view
+from logax.loop._entered import EnteredLogger, checked_view
 
 PANELS = 8
 SHARE = 0.1  # of the time that may be spent drawing
@@ -87,7 +86,7 @@ class PlotLogger(EnteredLogger):
         self._log_scale = _names(log_scale)
         self._between = in_seconds("PlotLogger", "seconds_between", seconds_between)
         self._path = None if path is None else as_path("PlotLogger", "path", path)
-        self._plot = _Plot(_File(""), self._log_scale, self._between)
+        self._plot: _Plot  # of one run
         self._lanes: dict[str, int | None] = {}
 
     def _begin(self) -> None:
@@ -157,14 +156,18 @@ class _Plot:
         self.where = place.where
         self._pending: collections.deque[tuple[int, Sequence[str], list[Any]]] = collections.deque()
         self._series: dict[str, Series] = {}
-        self._one_at_a_time, self._process = threading.Lock(), os.getpid()
-        self._waits = False  # a drawing
         self._ended = False
         self._fresh = False  # there are values that are not drawn yet
         self._next = 0.0  # not before that time
         self._many = MANY
         self._trouble: str | None = None
         self._told = False
+        self._reset()
+        renew_after_fork(self)
+
+    def _reset(self) -> None:
+        self._one_at_a_time = threading.Lock()
+        self._waits = False  # a drawing
 
     def add(self, step: int, names: Sequence[str], leaves: list[Any]) -> None:
         """Take in the values of a step, and have them drawn if it is time."""
@@ -184,8 +187,6 @@ class _Plot:
 
     def end(self) -> None:
         """Draw for the last time, here: whoever leaves must wait for it anyway."""
-        if os.getpid() != self._process:  # the lock may be held by a thread that is not here
-            self._one_at_a_time = threading.Lock()
         with self._one_at_a_time:
             self._ended = True
             self._collect(waits=True)

@@ -116,11 +116,9 @@ class ProfileLogger(EnteredLogger):
 
     def log(self, state: Any, step: int) -> None:
         """Take in that step `step` is done."""
-        try:
-            is_before = bool(step < self._edge)
-        except (TypeError, ValueError):  # then it is no step, which is said
-            is_before = as_step(self, step) < self._edge
-        if not is_before:
+        if not isinstance(step, int):
+            step = as_step(self, step)
+        if step >= self._edge:
             self._reach(state, step)
 
     def _reach(self, state: Any, step: int) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Callable, Mapping
 from time import monotonic
 from typing import Any
@@ -11,11 +10,10 @@ from typing import Any
 import jax
 
 from logax._bars import Bar
-from logax._checks import whole
+from logax._checks import at_least
 from logax._errors import described, received
 from logax.loop._copies import is_there, line
-from logax.loop._entered import EnteredLogger, as_step, outside
-from logax.loop.lines import checked_view
+from logax.loop._entered import EnteredLogger, as_step, checked_view, outside
 
 
 class TqdmLogger(EnteredLogger):
@@ -50,15 +48,14 @@ class TqdmLogger(EnteredLogger):
         file: Any = None,
     ) -> None:
         super().__init__()
-        for name, number in (("num_steps", num_steps), ("initial", initial)):
-            if whole(number, 0) is None:
-                raise ValueError(f"`TqdmLogger` takes `{name}` of 0 or more, and got {number!r}.")
+        self._total = at_least(0, "TqdmLogger", "num_steps", num_steps)
+        self._initial = at_least(0, "TqdmLogger", "initial", initial)
         if file is not None and not hasattr(file, "write"):
             raise TypeError(f"`TqdmLogger` takes a `file` to write to, and got {received(file)}.")
-        self._total, self._initial, self._file = operator.index(num_steps), initial, file
+        self._file = file
         self._postfix = None if postfix is None else checked_view("TqdmLogger", postfix)
         self._bar: Bar | None = None
-        self._position, self._values = initial, ""
+        self._position, self._values = self._initial, ""
         self._shown: int | None = None  # the position next to which the values stand
         self._state: Any = None  # the last; it may be donated by now
         self._due = -math.inf  # so that outside of the block every step comes to the slow path

@@ -19,8 +19,7 @@ from logax._errors import add_note, described
 from logax._files import as_path, check_place, replacing
 from logax._schedule import Schedule
 from logax.loop._copies import copied, fetched, in_order
-from logax.loop._entered import EnteredLogger
-from logax.loop.lines import checked_view
+from logax.loop._entered import EnteredLogger, checked_view
 
 Numbers = np.ndarray[Any, Any]
 

@@ -11,7 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from logax._checks import one_boolean, whole
+from logax._checks import at_least, one_boolean
+from logax._columns.rows import is_key_array
 from logax._compat import Array
 from logax._errors import received
 from logax.loop._copies import copied, on_their_way
@@ -112,8 +113,7 @@ def _check(step_fn: Any, state: Any, key: Any, logger: Any, numbers: tuple[int, 
     check_logger("`run_loop`", logger)
     names = ("num_steps", "warmup", "start_step")
     for name, number in zip(names, numbers, strict=True):
-        if whole(number, 0) is None:
-            raise ValueError(f"`run_loop` takes `{name}` of 0 or more, and got {number!r}.")
+        at_least(0, "run_loop", name, number)
     num_steps, _, start_step = numbers
     if start_step > num_steps:
         raise ValueError(
@@ -140,7 +140,7 @@ def _check(step_fn: Any, state: Any, key: Any, logger: Any, numbers: tuple[int, 
 
 
 def _check_key(what: str, key: Any) -> None:
-    typed = isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
+    typed = isinstance(key, jax.Array) and is_key_array(key)
     if np.ndim(key) != (0 if typed else 1):
         raise ValueError(
             f"`{what}` takes one PRNG key, and got {received(key)}. Give it one, and split the key "
