@@ -6,6 +6,7 @@ namespace, in an empty working directory. Only a comment right before a block ke
 """
 
 import inspect
+import os
 import re
 import sys
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ import pytest
 
 import logax
 import logax.loop
+import logax.storage
 
 ROOT = Path(__file__).resolve().parent.parent
 GUIDES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -102,6 +104,8 @@ def test_every_program_of_a_page_runs(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    # So that a program which a page starts finds what the tests find.
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
     module = ModuleType("page_" + page.stem.replace("-", "_"))
     monkeypatch.setitem(sys.modules, module.__name__, module)
     for block in blocks_of(page.read_text()):
@@ -144,7 +148,7 @@ def test_every_link_to_our_own_pages_leads_somewhere(page: Path) -> None:
 
 PUBLIC = {
     f"{module.__name__}.{name}": getattr(module, name)
-    for module in (logax, logax.loop)
+    for module in (logax, logax.loop, logax.storage)
     for name in module.__all__
     if module is logax or name not in logax.__all__
 }

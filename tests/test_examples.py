@@ -53,6 +53,18 @@ def test_the_simulation_is_watched_while_it_runs(tmp_path: Path) -> None:
     assert not (ROOT / "last_states.npz").exists()
 
 
+def test_the_stored_trajectory_is_continued_and_drawn(tmp_path: Path) -> None:
+    output = tmp_path / "trajectory.png"
+    lines = said_by("trajectory.py", "--steps", "300", "--output", str(output))
+    assert lines == [
+        "from step 0",
+        "from step 101",
+        "30 frames of 300 steps, complete: True",
+        f"the plot: {output}",
+    ]
+    assert output.read_bytes().startswith(b"\x89PNG")
+
+
 def test_the_wrapped_optimizers_say_their_iterations() -> None:
     lines = said_by("optimizer.py")
     second, third = (i for i, line in enumerate(lines) if line.startswith(("sgd", "adam, no")))

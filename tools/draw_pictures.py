@@ -2,8 +2,9 @@
 
     python tools/draw_pictures.py
 
-`demo.png` and `simulation.png` are what the examples of these names draw. `molecules.png` is drawn
-from the logs of the first program in docs/log.md, so that the page shows the logs of its own code.
+`demo.png`, `simulation.png` and `trajectory.png` are what the examples of these names draw.
+`molecules.png` is drawn from the logs of the first program in docs/log.md, so that the page shows
+the logs of its own code.
 Needs logax and matplotlib.
 """
 
@@ -76,6 +77,7 @@ def main() -> None:
         "demo.png": draw_by("demo.py"),
         "molecules.png": draw_molecules,
         "simulation.png": draw_by("simulation.py"),
+        "trajectory.png": draw_by("trajectory.py"),
     }
     for name, draw in pictures.items():
         draw(IMAGES / name)

@@ -22,12 +22,13 @@ class Bar:
       file: Where to; the standard error if it is None.
       total: The last position, or None.
       initial: The first one.
+      what: What it counts, in a word that stands in front of it.
 
     Attributes:
       due: The time, of `time.monotonic`, from which on it should be drawn again.
     """
 
-    def __init__(self, file: Any, total: int | None, initial: int) -> None:
+    def __init__(self, file: Any, total: int | None, initial: int, what: str = "") -> None:
         tqdm = importlib.import_module("tqdm.auto").tqdm
         file = sys.stderr if file is None else file
         self._on_screen = _is_terminal(file) or _is_of_notebooks(tqdm)
@@ -36,6 +37,7 @@ class Bar:
         self._bar = tqdm(
             total=total,
             initial=initial,
+            desc=what or None,
             file=self._canvas,
             **_width(file, self._on_screen),
             mininterval=0,

@@ -385,7 +385,7 @@ def test_a_server_that_dies_costs_one_warning_and_the_run_goes_on(server: Server
         if step == 3:
             server.close()
 
-    with one_warning(server, "Connection refused", "posts failed"):
+    with one_warning(server, "Connection refused", " failed"):
         state = run(NotifyLogger(server.url, 3, energy, seconds_between=0, retries=1), at=at)
     np.testing.assert_array_equal(state.position, np.full((4, 2), 10))
     assert float(state.energy) == 10

@@ -43,16 +43,16 @@ class Packing:
         return row
 
     def unpack(self, packed: Sequence[Any]) -> list[Any]:
-        """On the host."""
+        """On the host, where axes may stand in front of all."""
         result: list[Any] = [None] * len(self._avals)
         rest = packed
         if self._together:
             row, rest, at = np.asarray(packed[0]), packed[1:], 0
             for i in self._together:
                 aval = self._avals[i]
-                part = row[at : at + aval.size]
+                part = row[..., at : at + aval.size]
                 own = part != 0 if aval.dtype == bool else part.view(aval.dtype)
-                result[i] = own.reshape(aval.shape)
+                result[i] = own.reshape((*row.shape[:-1], *aval.shape))
                 at += aval.size
         for i, x in zip(self._alone, rest, strict=True):
             result[i] = np.asarray(x)

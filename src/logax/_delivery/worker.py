@@ -38,14 +38,17 @@ class Worker:
     Args:
       name: Of the thread.
       short_turns: Whether other threads need not wait long for Python while there are jobs.
+      grows: Whether more is let in than the bound allows where nothing is done for very long.
     """
 
     done: int  # grows as long as something is done
     discards: bool  # whether records are counted instead of delivered
     discarded: int
 
-    def __init__(self, name: str = "logax", *, short_turns: bool = True) -> None:
-        self._name, self._short_turns = name, short_turns
+    def __init__(
+        self, name: str = "logax", *, short_turns: bool = True, grows: bool = True
+    ) -> None:
+        self._name, self._short_turns, self._grows = name, short_turns, grows
         self.limit = 256 * 2**20
         self.blocks = True
         self.exits = False  # whether Python does
@@ -65,6 +68,7 @@ class Worker:
         self.done = 0
         self.discards, self.discarded = False, 0
         self._extra = 0
+        self._later: tuple[float, Callable[[], None]] | None = None
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -103,6 +107,13 @@ class Worker:
                 self._changed.notify_all()
         return True
 
+    def after(self, seconds: float, job: Callable[[], None]) -> None:
+        """Have this done once so many seconds have passed; one at a time, and nobody waits for it.
+
+        For jobs to ask for.
+        """
+        self._later = (time.monotonic() + seconds, job)
+
     def extend_last(self, extend: Callable[[Callable[..., None]], bool]) -> bool:
         """Have the last job that waits take in something more, and say whether it did."""
         with self._changed:
@@ -118,7 +129,7 @@ class Worker:
             while not (self._has_room(size) or self.is_current() or self._thread is None):
                 done = self.done
                 moved = self._changed.wait_for(lambda: self._has_room(size), _VERY_LONG)
-                if not moved and self.done == done:
+                if not moved and self.done == done and self._grows:
                     if not self._extra:
                         troubles.warn(
                             f"A callback has not returned for {_VERY_LONG:g} s, and the queue is "
@@ -132,6 +143,11 @@ class Worker:
         while self._thread is None and self._jobs:
             self._do(*self._jobs.popleft())
         return self.wait_until(self.is_done, deadline)
+
+    @property
+    def waiting(self) -> int:
+        """How many jobs are still to be begun."""
+        return len(self._jobs)
 
     def is_done(self) -> bool:
         """Whether there is nothing to do."""
@@ -164,16 +180,21 @@ class Worker:
     def _run(self) -> None:
         usual = sys.getswitchinterval()
         while True:
+            later = self._due()
+            if later is not None:
+                self._do(0, later, ())
             with self._changed:
                 if not self._jobs:
                     self._idle = True
                     self._changed.notify_all()
                     if self._short_turns and sys.getswitchinterval() == _TURN:
                         sys.setswitchinterval(usual)  # else somebody else has set it
-                    self._changed.wait_for(lambda: self._stops or bool(self._jobs))
+                    self._changed.wait_for(lambda: self._stops or bool(self._jobs), self._left())
                     self._idle = False
                     if not self._jobs:
-                        self._stops, self._thread = False, None
+                        if not self._stops:
+                            continue
+                        self._stops, self._thread, self._later = False, None, None
                         self._changed.notify_all()
                         return
                     # Whoever puts in one thing puts in more: let them, and then do all at once.
@@ -186,6 +207,17 @@ class Worker:
                 entry = self._jobs.popleft()
             self._do(*entry)
             del entry
+
+    def _left(self) -> float | None:
+        """Seconds until something is to be done that was put off."""
+        return None if self._later is None else max(self._later[0] - time.monotonic(), 0)
+
+    def _due(self) -> Callable[[], None] | None:
+        """What was put off until now."""
+        if self._later is None or time.monotonic() < self._later[0]:
+            return None
+        (_, job), self._later = self._later, None
+        return job
 
     def _do(self, size: int, job: Callable[..., None], arguments: tuple[Any, ...]) -> None:
         try:

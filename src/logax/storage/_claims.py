@@ -1,0 +1,105 @@
+"""Who writes to a file: at most one writer, and whoever looks can tell whether it lives.
+
+A writer holds a shared lock on its file (`flock`, which ends with the process, whatever happens to
+it). Readers of HDF5 take shared locks too, and so may look; another writer asks for an exclusive
+one, and is refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import struct
+from collections.abc import Iterator
+
+from logax.storage._checksums import lookup3
+from logax.storage.errors import StorageError
+
+_SUPERBLOCK = 48  # bytes of version 3, which begins the file
+_FLAGS, _END, _CHECK = 11, 28, 44  # offsets
+_NO_LOCKS = {errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP}  # of file systems without
+
+
+class Claim:
+    """A file descriptor of a file that nobody else writes to.
+
+    Raises:
+      StorageError: Somebody does.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            if not _locked(self.fd, fcntl.LOCK_EX):
+                raise StorageError(
+                    f"`HDF5StorageWriter` got {path}, which another writer, or another program, "
+                    "has open. Wait for it, or write to another file."
+                )
+        except BaseException:
+            os.close(self.fd)
+            raise
+
+    def let_readers_in(self) -> None:
+        """Go on with a lock that allows others to look."""
+        _locked(self.fd, fcntl.LOCK_SH)
+
+    def release(self) -> None:
+        """Let others write."""
+        with contextlib.suppress(OSError):
+            os.close(self.fd)
+
+
+def is_written(path: str) -> bool:
+    """Whether somebody writes to a file now, or another program has it open."""
+    with _opened(path) as fd:
+        return not _locked(fd, fcntl.LOCK_EX)
+
+
+def _locked(fd: int, kind: int) -> bool:
+    try:
+        fcntl.flock(fd, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+    return True
+
+
+@contextlib.contextmanager
+def _opened(path: str) -> Iterator[int]:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def mend_after_kill(fd: int) -> None:
+    """Have HDF5 open a file whose writer was killed: it notes in the file that it is open.
+
+    Where the file ends is noted too, and not always up to date: what is written next must not be
+    written over what is there.
+    """
+    block = bytearray(os.pread(fd, _SUPERBLOCK, 0))
+    if block[_FLAGS]:
+        block[_FLAGS] = 0
+        (end,) = struct.unpack_from("<Q", block, _END)
+        struct.pack_into("<Q", block, _END, max(end, os.fstat(fd).st_size))
+        struct.pack_into("<I", block, _CHECK, lookup3(bytes(block[:_CHECK])))
+        os.pwrite(fd, block, 0)
+
+
+def cut_off(fd: int) -> None:
+    """Have what is still written to this descriptor go nowhere.
+
+    HDF5 crashes at exit if it cannot write what it holds back; and in a process that was forked it
+    must not write what is the other process's.
+    """
+    nowhere = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        os.dup2(nowhere, fd, inheritable=False)
+    finally:
+        os.close(nowhere)

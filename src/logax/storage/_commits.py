@@ -1,0 +1,160 @@
+r"""Commits: records of what is in the file for good.
+
+A trajectory consists of what its last commit says, and of nothing else. A row goes to the datasets
+when a whole block of rows is there, so that no chunk is ever written twice; until then it stands in
+the commits. Whatever is in the datasets beyond the rows that a commit counts is not there.
+
+A commit is written over the last but one, and only after HDF5 has passed on all that it counts. So
+at any moment one of the two slots holds a whole commit, and a checksum says which.
+
+A slot:
+
+    8 bytes  b"logax\0\0\1"
+    8 bytes  sequence number, little-endian, as all numbers here
+    8 bytes  length of what follows the head
+    4 bytes  CRC-32 of the 24 bytes before it and of what follows the head
+    4 bytes  zero
+    then     4 bytes with the length of the JSON, the JSON, and for each group whose JSON has
+             "tail": k, the steps of k rows (8 bytes each), and k rows of each dataset in turn
+
+    {"actual_steps": 120, "total_steps": 1000, "complete": false,
+     "groups": [{"rows": 1024, "tail": 7, "cuts": [], "checks": null}, ...]}
+
+`rows` counts those in the datasets. Each of the `cuts`, a pair (end, step), says that of the rows
+before `end` those at and after `step` are void. `checks` is that of groups that are written once:
+null until they are, then the CRC-32 of each of their arrays.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import struct
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from logax.storage._layout import STEP, Group, Layout
+
+_MAGIC = b"logax\0\0\1"
+_HEAD = struct.Struct("<8sQQII")
+_LENGTH = struct.Struct("<I")
+
+Numbers = np.ndarray[Any, Any]
+
+
+@dataclasses.dataclass
+class Stand:
+    """How far one group is.
+
+    Attributes:
+      rows: The number of rows in its datasets.
+      steps: The steps of the rows that are in no dataset yet.
+      columns: These rows, for each leaf.
+      cuts: Pairs (end, step): of the rows before `end` those at and after `step` are void.
+      checks: Of a group that is written once, when it is: a checksum for each array.
+    """
+
+    rows: int
+    steps: Numbers
+    columns: list[Numbers]
+    cuts: list[tuple[int, int]]
+    checks: list[int] | None
+
+    @property
+    def number(self) -> int:
+        """How many rows that are."""
+        return int(self.checks is not None) + self.rows + len(self.steps)
+
+    @classmethod
+    def at_start(cls, group: Group) -> Stand:
+        """Nothing is there."""
+        columns = [np.empty((0, *x.stored_shape), x.kind.stored) for x in group.leaves]
+        return cls(0, np.empty(0, STEP), columns, [], None)
+
+
+@dataclasses.dataclass
+class Commit:
+    """What is in the file for good."""
+
+    sequence: int
+    actual_steps: int
+    total_steps: int | None
+    is_complete: bool
+    groups: list[Stand]
+
+
+def encoded(commit: Commit) -> list[bytes]:
+    """A commit as the bytes that stand in a slot, in parts."""
+    said = {
+        "actual_steps": commit.actual_steps,
+        "total_steps": commit.total_steps,
+        "complete": commit.is_complete,
+        "groups": [
+            {"rows": x.rows, "tail": len(x.steps), "cuts": x.cuts, "checks": x.checks}
+            for x in commit.groups
+        ],
+    }
+    text = json.dumps(said, separators=(",", ":")).encode()
+    parts = [_LENGTH.pack(len(text)), text]
+    for group in commit.groups:
+        if len(group.steps):
+            parts += [x.tobytes() for x in (group.steps, *group.columns)]
+    head = _HEAD.pack(_MAGIC, commit.sequence, sum(map(len, parts)), 0, 0)
+    check = zlib.crc32(head[:24])
+    for part in parts:
+        check = zlib.crc32(part, check)
+    return [head[:24] + struct.pack("<II", check, 0), *parts]
+
+
+def latest(slots: Sequence[bytes], layout: Layout) -> Commit | None:
+    """The last commit of those in the slots, or None if none is whole."""
+    found = [commit for slot in slots if (commit := _decoded(slot, layout)) is not None]
+    return max(found, key=lambda commit: commit.sequence, default=None)
+
+
+def _decoded(slot: bytes, layout: Layout) -> Commit | None:
+    if len(slot) < _HEAD.size:
+        return None
+    magic, sequence, length, check, _ = _HEAD.unpack_from(slot)
+    body = memoryview(slot)[_HEAD.size : _HEAD.size + length]
+    if magic != _MAGIC or len(body) != length:
+        return None
+    if zlib.crc32(body, zlib.crc32(slot[:24])) != check:
+        return None
+    try:
+        (size,) = _LENGTH.unpack_from(body)
+        said = json.loads(bytes(body[4 : 4 + size]))
+        groups, rest = [], body[4 + size :]
+        for group, own in zip(layout.groups, said["groups"], strict=True):
+            stand, rest = _stand(group, own, rest)
+            groups.append(stand)
+        if len(rest):
+            return None
+        total = None if said["total_steps"] is None else int(said["total_steps"])
+        return Commit(sequence, int(said["actual_steps"]), total, said["complete"] is True, groups)
+    except (KeyError, TypeError, ValueError, struct.error, RecursionError):
+        return None
+
+
+def _stand(group: Group, said: Any, rest: memoryview) -> tuple[Stand, memoryview]:
+    rows, tail = int(said["rows"]), int(said["tail"])
+    if not (0 <= rows < 2**62 and 0 <= tail <= group.block):
+        raise ValueError
+    cuts = [(int(end), int(step)) for end, step in said["cuts"]]
+    checks = said["checks"]
+    if checks is not None:
+        checks = [int(check) for check in checks]
+        if len(checks) != len(group.leaves):
+            raise ValueError
+    taken = []
+    for shape, dtype in [((), STEP), *((x.stored_shape, x.kind.stored) for x in group.leaves)]:
+        count = tail * int(np.prod(shape, dtype=np.int64))
+        size = count * dtype.itemsize
+        if size > len(rest):
+            raise ValueError
+        taken.append(np.frombuffer(rest[:size], dtype).reshape(tail, *shape))
+        rest = rest[size:]
+    return Stand(rows, taken[0], taken[1:], cuts, checks), rest

@@ -1,0 +1,70 @@
+"""From where a file that is there goes on."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from logax.storage._commits import Commit, Numbers, Stand
+from logax.storage._layout import Group, Layout
+from logax.storage._order import valid
+from logax.storage._source import Source
+from logax.storage.errors import StorageError
+
+
+def resumed(
+    path: str, layout: Layout, start: int | None, total: int | None
+) -> tuple[Layout, Commit]:
+    """The layout of a file, and the commit with which it goes on: with the rows before `start`.
+
+    Raises:
+      StorageError: It cannot be read, or rows of `layout` do not fit into it.
+    """
+    with Source(path) as source:
+        difference = source.layout.difference(layout)
+        if difference is not None:
+            raise StorageError(
+                f"`HDF5StorageWriter` cannot continue {path} with other groups or arrays: "
+                f"{difference}. Write to another file."
+            )
+        before = source.commit
+        groups = [_kept(source, number, start) for number in range(len(before.groups))]
+        steps = before.actual_steps if start is None else min(before.actual_steps, start)
+        total = before.total_steps if total is None else total
+        return source.layout, Commit(before.sequence + 1, steps, total, False, groups)
+
+
+def _kept(source: Source, number: int, start: int | None) -> Stand:
+    group, stand = source.layout.groups[number], source.commit.groups[number]
+    if group.is_once:
+        return stand
+    steps = source.steps(number)
+    end, cuts = len(steps), stand.cuts
+    if start is not None:
+        late = np.flatnonzero(steps >= start)
+        first = int(late[0]) if len(late) else end
+        if (valid(steps, cuts) & (steps < start))[first:].any():
+            cuts = [*cuts, (end, start)]  # rows that stay stand among those that go
+        else:
+            end = first
+    cuts = [(min(last, end), step) for last, step in cuts if end]
+    return _at(source, number, group, end, steps, cuts)
+
+
+def _at(
+    source: Source,
+    number: int,
+    group: Group,
+    end: int,
+    steps: Numbers,
+    cuts: list[tuple[int, int]],
+) -> Stand:
+    """The first rows, whole blocks of which stay where they are."""
+    written = end // group.block * group.block
+    places = np.arange(written, end)
+    columns = [source.rows(number, leaf, places) for leaf in range(len(group.leaves))]
+    stand = Stand.at_start(group)
+    return dataclasses.replace(
+        stand, rows=written, steps=steps[written:end], columns=columns, cuts=cuts
+    )

@@ -1,0 +1,245 @@
+"""A trajectory as it is read: everything that comes out of the file is looked at before it is used.
+
+A file may be damaged, cut, or made by somebody who means harm. Nothing in it is run, no other file
+is opened because of it, and no more memory is taken than what it really holds needs. Whatever is
+wrong with it is one type of error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import zlib
+from collections.abc import Iterator
+from typing import Any, Self
+
+import numpy as np
+
+from logax._errors import described
+from logax._extras import imported
+from logax.storage._commits import Commit, latest
+from logax.storage._layout import COMMITS, SCHEMA, STEP, VERSION, Layout
+from logax.storage.errors import StorageError
+
+Numbers = np.ndarray[Any, Any]
+
+_FILTERS = {1, 2, 3}  # deflate, shuffle, Fletcher-32: HDF5's own
+_MOST_SCHEMA = 64 * 2**20  # bytes
+_DENSEST = 1100  # no deflated byte stands for more
+_TRIES = 20  # a commit may be overwritten while it is read, and a chunk's place not be there yet
+
+
+class Source:
+    """An open file.
+
+    Raises:
+      StorageError: It is no trajectory that this can read.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._h5py = imported("h5py", "HDF5StorageReader", "hdf5")
+        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._file: Any = None
+        self._datasets: dict[str, Any] = {}
+        self.commit = Commit(-1, 0, None, False, [])
+        try:
+            with self._guarded("open"):
+                self._file = self._h5py.File(path, "r", swmr=True, locking=False)
+                self.layout = Layout.from_json(self._schema())
+                self._start = self._commits_start()
+                self.refresh()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._datasets = {}
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def refresh(self) -> None:
+        """Look at what has been written since."""
+        self._check_open()
+        room = self.layout.slot_bytes
+        for _ in range(_TRIES):
+            slots = [os.pread(self._fd, room, self._start + room * slot) for slot in (0, 1)]
+            commit = latest(slots, self.layout)
+            if commit is not None:
+                break
+        else:
+            raise StorageError(f"{self.path} is damaged: none of its two commits is whole.")
+        if commit.sequence != self.commit.sequence:
+            with self._guarded("look again at"):
+                for dataset in self._datasets.values():
+                    dataset.refresh()
+            self.commit = commit
+
+    def steps(self, number: int) -> Numbers:
+        """The steps of all rows of a group, void ones too, in the order in which they came."""
+        self._check_open()
+        group, stand = self.layout.groups[number], self.commit.groups[number]
+        if group.is_once:
+            return np.zeros(0 if stand.checks is None else 1, STEP)
+        dataset = self._dataset(group.step_path, (), STEP, (group.block,))
+        with self._guarded(f"read the steps of `{group.name}` in"):
+            self._check_rows(dataset, stand.rows, STEP.itemsize, group.step_path)
+            return np.concatenate([dataset[: stand.rows], stand.steps])
+
+    def rows(self, number: int, leaf: int, places: Numbers) -> Numbers:
+        """Rows of one array of a group, by their places in the order in which they came."""
+        self._check_open()
+        group, stand = self.layout.groups[number], self.commit.groups[number]
+        own, path = group.leaves[leaf], group.paths[leaf]
+        if not own.row_bytes:
+            return np.empty((len(places), *own.stored_shape), own.kind.stored)
+        shape = own.stored_shape
+        dataset = self._dataset(path, shape, own.kind.stored, (group.block, *shape))
+        with self._guarded(f"read `{path}` in"):
+            self._check_rows(dataset, stand.rows, own.row_bytes, path)
+            result = np.empty((len(places), *shape), own.kind.stored)
+            written = places < stand.rows
+            result[~written] = stand.columns[leaf][places[~written] - stand.rows]
+            for target, first, last in _runs(places, np.flatnonzero(written), group.block):
+                block = dataset[first : last + 1]
+                result[target] = block[places[target] - first]
+            return result
+
+    def once(self, number: int, leaf: int) -> Numbers:
+        """An array of a group that is written once."""
+        self._check_open()
+        group, stand = self.layout.groups[number], self.commit.groups[number]
+        own, path = group.leaves[leaf], group.paths[leaf]
+        with self._guarded(f"read `{path}` in"):
+            value = np.empty(own.stored_shape, own.kind.stored)
+            if own.row_bytes:
+                dataset = self._dataset(path, None, own.kind.stored, None)
+                if dataset.shape != own.stored_shape:
+                    raise ValueError(f"it has the shape {dataset.shape}")
+                if own.shape:
+                    self._check_rows(dataset, 1, own.row_bytes, path)
+                value = np.asarray(dataset[...], own.kind.stored).reshape(own.stored_shape)
+            if (
+                stand.checks is None
+                or zlib.crc32(np.ascontiguousarray(value)) != stand.checks[leaf]
+            ):
+                raise ValueError("its checksum is another one")
+            return value
+
+    def _check_open(self) -> None:
+        if self._file is None:
+            raise ValueError("`HDF5StorageReader` was closed. Read inside of its `with` block.")
+
+    def _schema(self) -> bytes:
+        dataset = self._linked(SCHEMA)
+        if dataset is None:
+            layout = self._file.attrs.get("logax_layout")
+            if layout is not None and layout != VERSION:
+                raise StorageError(
+                    f"{self.path} has layout {layout}, and this logax reads layout {VERSION}. "
+                    "Read it with a newer logax."
+                )
+            raise StorageError(
+                f"{self.path} is an HDF5 file, and no trajectory of logax: it has no `{SCHEMA}`."
+            )
+        self._check_safe(dataset, SCHEMA)
+        whole = dataset.dtype == np.uint8 and dataset.ndim == 1 and dataset.chunks == dataset.shape
+        if not whole or dataset.size > min(_MOST_SCHEMA, os.fstat(self._fd).st_size):
+            raise ValueError("its schema is no text")
+        return bytes(dataset[...].tobytes())
+
+    def _commits_start(self) -> int:
+        dataset = self._linked(COMMITS)
+        room = self.layout.slot_bytes
+        if dataset is None or dataset.shape != (2, room) or dataset.dtype != np.uint8:
+            raise ValueError("its commits have another shape")
+        start = dataset.id.get_offset()
+        if start is None or start + 2 * room > os.fstat(self._fd).st_size:
+            raise ValueError("it is cut off before the end of its commits")
+        return int(start)
+
+    def _dataset(
+        self, path: str, shape: tuple[int, ...] | None, dtype: Any, chunks: tuple[int, ...] | None
+    ) -> Any:
+        """A dataset that is what the schema says."""
+        if path not in self._datasets:
+            with self._guarded(f"open `{path}` in"):
+                dataset = self._linked(path)
+                if dataset is None:
+                    raise ValueError("it is not there")
+                self._check_safe(dataset, path)
+                other = shape is not None and dataset.shape[1:] != shape
+                if dataset.dtype != dtype or other or chunks not in (None, dataset.chunks):
+                    raise ValueError("it is not what the schema says")
+                self._datasets[path] = dataset
+        return self._datasets[path]
+
+    def _linked(self, path: str) -> Any:
+        """A dataset by its name, unless that leads elsewhere."""
+        place = self._file
+        for part in path.split("/"):
+            link = place.get(part, getlink=True) if isinstance(place, self._h5py.Group) else None
+            if link is None:
+                return None
+            if not isinstance(link, self._h5py.HardLink):
+                raise ValueError(f"`{path}` leads to another place")
+            place = place[part]
+        return place if isinstance(place, self._h5py.Dataset) else None
+
+    def _check_safe(self, dataset: Any, path: str) -> None:
+        """Raise where reading would open another file or run somebody's code."""
+        plist = dataset.id.get_create_plist()
+        filters = {plist.get_filter(i)[0] for i in range(plist.get_nfilters())}
+        if dataset.external or dataset.is_virtual or not filters <= _FILTERS:
+            raise ValueError(f"`{path}` is stored in a way that logax does not use")
+
+    def _check_rows(self, dataset: Any, rows: int, row_bytes: int, path: str) -> None:
+        """Raise where there is less in the file than is said."""
+        stored = dataset.id.get_storage_size()
+        most = stored * (_DENSEST if dataset.compression else 1)
+        if (dataset.maxshape[0] is None and dataset.shape[0] < rows) or most < rows * row_bytes:
+            raise ValueError(f"`{path}` has fewer rows than there should be")
+        if stored > os.fstat(self._fd).st_size:
+            raise ValueError("it is cut off")
+
+    @contextlib.contextmanager
+    def _guarded(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except StorageError:
+            raise
+        except (OSError, RuntimeError, ValueError, KeyError, TypeError, OverflowError) as error:
+            raise StorageError(
+                f"Cannot {what} {self.path}, which is damaged, or no trajectory of logax: "
+                f"{described(error)}"
+            ) from error
+
+
+def _runs(places: Numbers, chosen: Numbers, block: int) -> Iterator[tuple[Any, int, int]]:
+    """What to read for rows that are wanted: all at once, or from each block what it has.
+
+    Gives which of the rows, and the first and the last place to read.
+    """
+    if not len(chosen):
+        return
+    wanted = places[chosen]
+    low, high = int(wanted.min()), int(wanted.max())
+    if high - low + 1 == len(wanted) and bool(np.all(np.diff(wanted) == 1)):
+        yield chosen, low, high
+        return
+    order = np.argsort(wanted, kind="stable")
+    ends = np.flatnonzero(np.diff(wanted[order] // block)) + 1
+    for part in np.split(order, ends):
+        own = wanted[part]
+        yield chosen[part], int(own.min()), int(own.max())

@@ -1,0 +1,246 @@
+"""The datasets of one group, as they are written: blocks of rows, each chunk once."""
+
+from __future__ import annotations
+
+import collections
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from logax.storage._checksums import fletcher32
+from logax.storage._commits import Stand
+from logax.storage._layout import COMMITS, NO_STEP, SCHEMA, STEP, VERSION, Group, Layout
+from logax.storage._view import Leaf, Row, View
+
+Numbers = np.ndarray[Any, Any]
+
+_CHECKSUM = 4  # bytes
+_NO_VARIABLE = "This is a netCDF dimension but not a netCDF variable."  # the words are netCDF's
+_STEPS_LEVEL = 1  # of compression: steps grow evenly, and take next to nothing then
+
+
+class RowStore:
+    """A group with an axis for rows."""
+
+    def __init__(self, file: Any, group: Group, view: View, stand: Stand) -> None:
+        self._group, self._view = group, view
+        self._datasets = [file[path] for path in group.paths]
+        self._steps_dataset = file[group.step_path]
+        self._levels = [_level_of(dataset) for dataset in self._datasets]
+        self._steps_level = _level_of(self._steps_dataset)
+        self._extent: int = self._steps_dataset.shape[0]
+        self._rows = self._flushed = stand.rows
+        self._cuts = stand.cuts
+        # The rows of this block: those that were there when the file was opened, and then others.
+        self._head, self._old = stand.columns, len(stand.steps)
+        self._steps = np.empty(group.block, STEP)
+        self._steps[: self._old] = stand.steps
+        self._count = self._old
+        self._parcels: list[Numbers] = []
+        largest = max([STEP.itemsize, *(leaf.row_bytes for leaf in group.leaves)])
+        self._scratch = np.zeros(group.block * largest + _CHECKSUM, np.uint8)
+
+    def add(self, row: Row, step: int) -> None:
+        """Take a row, which is waited for."""
+        arrays = [np.asarray(x) for x in row]
+        if self._group.block == 1:
+            self._parcels = [x[None] for x in arrays]
+        else:
+            if not self._parcels:
+                self._parcels = [np.empty((self._group.block, *x.shape), x.dtype) for x in arrays]
+            for parcel, x in zip(self._parcels, arrays, strict=True):
+                parcel[self._count - self._old] = x
+        self._steps[self._count] = step
+        self._count += 1
+        if self._count == self._group.block:
+            self._write_block()
+
+    def flushed(self) -> None:
+        """Take note that HDF5 has passed on all that it was given."""
+        self._flushed = self._rows
+
+    def finish(self) -> None:
+        """Write the last block, whole or not, and cut off what was never filled."""
+        if self._count:
+            self._write_block()
+        if self._extent > self._rows:
+            self._resize(self._rows)
+
+    def stand(self, before: Stand) -> Stand:
+        """What may be called safe; where not all was flushed, that is what was so before."""
+        if self._flushed != self._rows:
+            return before
+        steps = self._steps[: self._count].copy()
+        columns = [column.copy() for column in self._columns()]
+        return Stand(self._rows, steps, columns, self._cuts, None)
+
+    def _columns(self) -> list[Numbers]:
+        """The rows of the block."""
+        if self._count == self._old:
+            return self._head
+        new = self._view.columns([x[: self._count - self._old] for x in self._parcels])
+        if not self._old:
+            return new
+        return [np.concatenate(pair) for pair in zip(self._head, new, strict=True)]
+
+    def _write_block(self) -> None:
+        end = self._rows + self._count
+        if end > self._extent:
+            self._resize(end)
+        for leaf, column, dataset, level in zip(
+            self._group.leaves, self._columns(), self._datasets, self._levels, strict=True
+        ):
+            if leaf.row_bytes:
+                self._write_chunk(dataset, column, 0, level)
+        steps = self._steps[: self._count]
+        self._write_chunk(self._steps_dataset, steps, NO_STEP, self._steps_level)
+        self._head, self._old = [x[:0] for x in self._head], 0
+        self._rows, self._count = end, 0
+
+    def _write_chunk(self, dataset: Any, column: Numbers, blank: int, level: int | None) -> None:
+        """Write rows as one chunk, filled up if they are fewer, past HDF5's own filters.
+
+        These are the shuffle filter and deflate, where it is compressed, and Fletcher-32.
+        """
+        size = self._group.block * column[:1].nbytes
+        chunk = self._scratch[: size + _CHECKSUM]
+        rows = chunk[:size].view(column.dtype).reshape(self._group.block, *column.shape[1:])
+        rows[: len(column)] = column
+        rows[len(column) :] = np.array(blank).astype(column.dtype)
+        place = (self._rows, *(0 for _ in column.shape[1:]))
+        if level is None:
+            chunk[size:] = np.array([fletcher32(chunk[:size])], "<u4").view(np.uint8)
+            dataset.id.write_direct_chunk(place, chunk)
+            return
+        shuffled = np.ascontiguousarray(chunk[:size].reshape(-1, column.dtype.itemsize).T)
+        packed = np.frombuffer(zlib.compress(shuffled.data, level), np.uint8)
+        check = np.array([fletcher32(packed)], "<u4").view(np.uint8)
+        dataset.id.write_direct_chunk(place, np.concatenate([packed, check]))
+
+    def _resize(self, rows: int) -> None:
+        for dataset, leaf in zip(self._datasets, self._group.leaves, strict=True):
+            if leaf.row_bytes:
+                dataset.resize(rows, axis=0)
+        self._steps_dataset.resize(rows, axis=0)
+        self._extent = rows
+
+
+class OnceStore:
+    """A group that is written once, without an axis for rows."""
+
+    def __init__(self, file: Any, group: Group, view: View, stand: Stand) -> None:
+        self._group, self._view = group, view
+        self._datasets = [file[path] for path in group.paths]
+        self._checks = stand.checks
+        self._is_flushed = True
+
+    def add(self, row: Row, step: int) -> None:
+        """Take the one row; what is there stays."""
+        if self._checks is None:
+            columns = self._view.columns([np.asarray(x)[None] for x in row])
+            for dataset, column in zip(self._datasets, columns, strict=True):
+                if column.size:
+                    dataset[...] = column[0]
+            self._is_flushed = False
+            self._checks = [zlib.crc32(np.ascontiguousarray(x)) for x in columns]
+
+    def flushed(self) -> None:
+        """Take note that HDF5 has passed it on."""
+        self._is_flushed = True
+
+    def finish(self) -> None:
+        """Nothing is left to write."""
+
+    def stand(self, before: Stand) -> Stand:
+        """Whether it is safe."""
+        if not self._is_flushed:
+            return before
+        return Stand(0, before.steps, before.columns, [], self._checks)
+
+
+def create_datasets(file: Any, layout: Layout, extents: Sequence[int], level: int | None) -> None:
+    """Lay out the file: all datasets, with so many rows of each group to begin with."""
+    file.attrs["logax_layout"] = VERSION
+    text = np.frombuffer(layout.to_json(), np.uint8)
+    file.create_dataset(SCHEMA, data=text, chunks=text.shape, fletcher32=True)
+    file.create_dataset(COMMITS, (2, layout.slot_bytes), np.uint8)[...] = 0
+    filters = {"fletcher32": True} if level is None else _deflated(level)
+    for group, extent in zip(layout.groups, extents, strict=True):
+        file.require_group(group.name)
+        if group.is_once:
+            for path, leaf in zip(group.paths, group.leaves, strict=True):
+                own = filters | {"chunks": True} if leaf.shape and leaf.row_bytes else {}
+                dataset = file.create_dataset(path, leaf.stored_shape, leaf.kind.stored, **own)
+                _describe(dataset, leaf)
+            continue
+        steps = file.create_dataset(
+            group.step_path,
+            (extent,),
+            STEP,
+            maxshape=(None,),
+            chunks=(group.block,),
+            fillvalue=NO_STEP,
+            **_deflated(_STEPS_LEVEL),
+        )
+        steps.make_scale("step")
+        axes = _Axes(file, group)
+        for path, leaf in zip(group.paths, group.leaves, strict=True):
+            if not leaf.row_bytes:
+                dataset = file.create_dataset(path, (0, *leaf.stored_shape), leaf.kind.stored)
+            else:
+                dataset = file.create_dataset(
+                    path,
+                    (extent, *leaf.stored_shape),
+                    leaf.kind.stored,
+                    maxshape=(None, *leaf.stored_shape),
+                    chunks=(group.block, *leaf.stored_shape),
+                    **filters,
+                )
+                dataset.dims[0].attach_scale(steps)
+                axes.attach(dataset)
+            dataset.dims[0].label = "step"
+            _describe(dataset, leaf)
+
+
+class _Axes:
+    """Scales for the axes of rows: xarray wants one for each axis of an array, or none.
+
+    They hold nothing, as netCDF has it for axes that have a length only.
+    """
+
+    def __init__(self, file: Any, group: Group) -> None:
+        self._file, self._group = file, group
+        self._scales: dict[tuple[int, int], Any] = {}
+
+    def attach(self, dataset: Any) -> None:
+        """Give scales to the axes after the first one, of one length the same where that goes."""
+        seen: collections.Counter[int] = collections.Counter()
+        for axis, length in enumerate(dataset.shape[1:], 1):
+            dataset.dims[axis].attach_scale(self._scale(length, seen[length]))
+            seen[length] += 1
+
+    def _scale(self, length: int, number: int) -> Any:
+        key = (length, number)
+        if key not in self._scales:
+            name = self._group.free(f"axis_{length}" + (f"_{number}" if number else ""))
+            self._scales[key] = self._file.create_dataset(name, (length,), "<f4")
+            self._scales[key].make_scale(f"{_NO_VARIABLE}{length:>10}")
+        return self._scales[key]
+
+
+def _deflated(level: int) -> dict[str, Any]:
+    options = {"shuffle": True, "compression": "gzip", "compression_opts": level}
+    return {"fletcher32": True, **options}
+
+
+def _describe(dataset: Any, leaf: Leaf) -> None:
+    """Say beside what is stored as bits of which type it is."""
+    if leaf.kind.true != leaf.kind.stored or leaf.kind.is_key:
+        dataset.attrs["dtype"] = leaf.kind.name
+
+
+def _level_of(dataset: Any) -> int | None:
+    """How much a dataset is compressed."""
+    return dataset.compression_opts if dataset.compression == "gzip" else None

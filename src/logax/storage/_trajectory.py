@@ -1,0 +1,223 @@
+"""The file that is being written, as the thread behind a writer sees it.
+
+Rows are gathered in blocks. A whole block is written to the datasets, chunk by chunk, each once and
+with its checksum; a block that is not whole goes into the commits. `commit` makes all that was
+added so far safe: it first has HDF5 pass on what is in the datasets, and then writes a commit.
+
+The file comes under its name when it can be read: it is made under another name before. From
+then on it is in HDF5's mode for one writer and many readers, in which HDF5 orders its writes such
+that the file can be read at any moment, also if no further one follows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+from logax._extras import imported
+from logax.storage._claims import Claim, cut_off, mend_after_kill
+from logax.storage._commits import Commit, Stand, encoded
+from logax.storage._layout import COMMITS, Layout
+from logax.storage._stores import OnceStore, RowStore, create_datasets
+from logax.storage._view import View
+from logax.storage.errors import StorageError
+
+_BOUNDS = ("v110", "v110")  # HDF5 1.10 and all later ones can read it
+
+
+class Trajectory:
+    """An open file, to which rows are added."""
+
+    def __init__(
+        self, file: Any, claim: Claim, layout: Layout, views: Sequence[View], commit: Commit
+    ) -> None:
+        self._file, self._claim, self._layout = file, claim, layout
+        self._handle = file.id.get_vfd_handle()
+        self._commit = commit
+        self._start = file[COMMITS].id.get_offset()
+        self.stores: list[OnceStore | RowStore] = [
+            (OnceStore if group.is_once else RowStore)(file, group, view, stand)
+            for group, view, stand in zip(layout.groups, views, commit.groups, strict=True)
+        ]
+
+    @classmethod
+    def created(
+        cls,
+        path: str,
+        layout: Layout,
+        views: Sequence[View],
+        extents: Sequence[int],
+        *,
+        total_steps: int | None,
+        level: int | None,
+        replaces: bool,
+        sync: bool,
+    ) -> Trajectory:
+        """A new file, of datasets that have so many rows to begin with."""
+        h5py = imported("h5py", "HDF5StorageWriter", "hdf5")
+        whole = os.path.realpath(path)
+        part = os.path.join(os.path.dirname(whole), f".{uuid.uuid4().hex}.part")
+        file = claim = None
+        try:
+            file = h5py.File(part, "x", libver=_BOUNDS, locking=False)
+            create_datasets(file, layout, extents, level)
+            file.swmr_mode = True
+            claim = Claim(part)
+            claim.let_readers_in()
+            stands = [Stand.at_start(group) for group in layout.groups]
+            commit = Commit(0, 0, total_steps, False, stands)
+            trajectory = cls(file, claim, layout, views, commit)
+            trajectory._write_commit(both=True)
+            file.flush()
+            _move(part, whole, replaces)
+            if sync:
+                _sync_folder(whole)
+        except BaseException:
+            if file is not None:
+                _close_spoilt(file)
+            if claim is not None:
+                claim.release()
+            raise
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(part)
+        return trajectory
+
+    @classmethod
+    def continued(
+        cls, path: str, claim: Claim, layout: Layout, views: Sequence[View], commit: Commit
+    ) -> Trajectory:
+        """A file that is there, from a commit on, which takes the place of the last one."""
+        h5py = imported("h5py", "HDF5StorageWriter", "hdf5")
+        mend_after_kill(claim.fd)
+        access = h5py.h5p.create(h5py.h5p.FILE_ACCESS)
+        access.set_libver_bounds(h5py.h5f.LIBVER_V110, h5py.h5f.LIBVER_V110)
+        access.set_file_locking(False, True)
+        flags = h5py.h5f.ACC_RDWR | h5py.h5f.ACC_SWMR_WRITE
+        file = h5py.File(h5py.h5f.open(os.fsencode(path), flags, fapl=access))
+        try:
+            trajectory = cls(file, claim, layout, views, commit)
+            trajectory._write_commit()
+            claim.let_readers_in()
+        except BaseException:
+            _close_spoilt(file)
+            raise
+        return trajectory
+
+    @property
+    def actual_steps(self) -> int:
+        """How many steps have run, by the last commit."""
+        return self._commit.actual_steps
+
+    @property
+    def safe_rows(self) -> dict[str, int]:
+        """How many rows of each group are safe."""
+        groups = zip(self._layout.groups, self._commit.groups, strict=True)
+        return {group.name: stand.number for group, stand in groups}
+
+    def commit(self, actual_steps: int, *, sync: bool) -> None:
+        """Make all rows safe that were added."""
+        self._flush(sync)
+        self._commit_stands(actual_steps, sync=sync)
+
+    def finish(self, actual_steps: int, *, sync: bool, is_complete: bool) -> None:
+        """Write all that is left, and close the file."""
+        for store in self.stores:
+            store.finish()
+        self._flush(sync)
+        self._commit_stands(actual_steps, is_complete=is_complete, sync=sync)
+        self._file.close()
+        self._claim.release()
+
+    def abandon(self, actual_steps: int) -> None:
+        """Leave the file as it is after a failure, with the rows that need no more room."""
+        try:
+            self._commit_stands(actual_steps)
+        except OSError:  # then those of the last commit are safe
+            pass
+        finally:
+            _close_spoilt(self._file)
+            self._claim.release()
+
+    def disown(self) -> None:
+        """Never touch the file again, in a process that was forked."""
+        cut_off(self._handle)
+        self._claim.release()
+
+    def _flush(self, sync: bool) -> None:
+        self._file.flush()
+        if sync:
+            os.fsync(self._claim.fd)
+        for store in self.stores:
+            store.flushed()
+
+    def _commit_stands(
+        self, actual_steps: int, *, is_complete: bool = False, sync: bool = False
+    ) -> None:
+        before = self._commit
+        stands = [store.stand(old) for store, old in zip(self.stores, before.groups, strict=True)]
+        self._commit = Commit(
+            before.sequence + 1, actual_steps, before.total_steps, is_complete, stands
+        )
+        try:
+            self._write_commit(both=is_complete)
+            if sync:
+                os.fsync(self._claim.fd)
+        except BaseException:
+            self._commit = before
+            raise
+
+    def _write_commit(self, *, both: bool = False) -> None:
+        """Over the last but one; at the end over both, so that damage to one does no harm."""
+        data = b"".join(encoded(self._commit))
+        room = self._layout.slot_bytes
+        if len(data) > room:
+            raise StorageError(
+                f"A commit takes {len(data)} bytes, and there is room for {room}: the file was "
+                "continued too often in the middle of rows out of order. Write to a new one."
+            )
+        slot = self._commit.sequence % 2
+        for each in (slot, 1 - slot) if both else (slot,):
+            _write_all(self._claim.fd, data, self._start + each * room)
+
+
+def _write_all(fd: int, data: bytes, at: int) -> None:
+    view = memoryview(data)
+    while view:
+        written = os.pwrite(fd, view, at)
+        view, at = view[written:], at + written
+
+
+def _move(part: str, whole: str, replaces: bool) -> None:
+    """Give a file its name; where that is taken, only if it is to be replaced."""
+    if replaces:
+        os.replace(part, whole)
+        return
+    try:
+        os.link(part, whole)
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without links
+        if os.path.lexists(whole):
+            raise FileExistsError(whole) from None
+        os.rename(part, whole)
+
+
+def _sync_folder(path: str) -> None:
+    """Have the disk know the name of a file."""
+    folder = os.open(os.path.dirname(path), os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _close_spoilt(file: Any) -> None:
+    """Close a file that HDF5 could not write to; what it still wants to write goes nowhere."""
+    if file.id.valid:
+        cut_off(file.id.get_vfd_handle())
+        with contextlib.suppress(OSError, RuntimeError):
+            file.close()

@@ -1,0 +1,244 @@
+"""A view of the state as rows: what is computed in a program of its own, and travels from there.
+
+Where the state is made of JAX arrays, a view is compiled together with the copies that it needs:
+one call gives arrays that nobody else owns, small ones packed into one. Any other state, and a view
+that wants to see numbers, is looked at as it is, with a copy of each array.
+
+What a view gives must not change its structure, its shapes and its types. In a compiled view that
+is looked at when it is traced, which JAX does anew whenever it could have changed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from logax._columns.rows import shape_name
+from logax._compat import ConcreteArray, Tree
+from logax._delivery.packing import Packing
+from logax._errors import add_note, received
+from logax.loop._copies import copied, on_their_way, refuse_tracers
+from logax.storage._dtypes import Kind, kind_of
+from logax.storage._structure import Node, Parts, outlined
+
+Numbers = np.ndarray[Any, Any]
+Row = list[Any]  # arrays that are on their way to the host, or there
+
+_LARGE = 2**16  # bytes
+_LARGEST = 2**32 - 8  # bytes: an HDF5 chunk has 4 GiB at most, with its checksum
+
+
+@dataclasses.dataclass(frozen=True)
+class Leaf:
+    """One array of what a view gives."""
+
+    parts: Parts
+    shape: tuple[int, ...]
+    kind: Kind
+
+    @property
+    def stored_shape(self) -> tuple[int, ...]:
+        """The shape that it has in the file, for one row."""
+        return (*self.shape, *self.kind.more)
+
+    @property
+    def row_bytes(self) -> int:
+        """What one row takes."""
+        return math.prod(self.stored_shape) * self.kind.stored.itemsize
+
+    @property
+    def said(self) -> str:
+        """Type and shape, for people."""
+        return shape_name(self.kind.name, self.shape)
+
+
+class View:
+    """What a view gives, as rows.
+
+    Args:
+      name: Of its group, for messages.
+      view: The user's function.
+      state: One that it will be given; what it gives for that is what it must always give.
+    """
+
+    def __init__(self, name: str, view: Callable[[Any], Tree], state: Any) -> None:
+        self._name, self._view = name, view
+        self.outline: Node
+        self.leaves: list[Leaf] = []
+        self._on_device: list[int] = []
+        self._on_host: list[int] = []
+        self._constants: list[Any] = []
+        self._compiled: Any = None
+        self._passed: Any = None  # types and shapes that were found right
+        self._stays = False  # what is computed is on the host already
+        try:
+            if _is_traceable(state) and self._is_compiled(state):
+                self._compiled = jax.jit(self._traced)
+            else:
+                self._learn(view(state))
+        except Exception as error:
+            add_note(error, f"`HDF5StorageWriter` was looking at the view of `{name}`.")
+            raise
+        self.row_bytes = sum(leaf.row_bytes for leaf in self.leaves)
+        device = [self.leaves[i] for i in self._on_device]
+        self._packing = Packing(
+            [jax.ShapeDtypeStruct(x.stored_shape, x.kind.true) for x in device], in_place=False
+        )
+
+    def _is_compiled(self, state: Any) -> bool:
+        try:
+            jax.eval_shape(lambda state: self._learn(self._view(state)), state)
+        except _NEEDS_NUMBERS:
+            return False
+        return True
+
+    def __call__(self, state: Any) -> Row:
+        """One row, which neither waits for the device nor shares memory with the state."""
+        if self._compiled is not None and _is_traceable(state):
+            arrays: list[Any] = self._compiled(state)
+            if self._stays:
+                return arrays + self._constants
+            self._stays = _is_on_host(arrays)
+        else:
+            refuse_tracers(jax.tree.leaves(state))
+            arrays = copied([_raw(leaf) for leaf in self._checked(self._view(state))])
+            if self._compiled is not None:
+                self._remember_constants(arrays)
+                arrays = self._packed(arrays)
+        on_their_way(arrays)
+        return arrays + self._constants
+
+    def columns(self, rows: Sequence[Numbers]) -> list[Numbers]:
+        """Of rows on the host, stacked, the column of each leaf, as it is stored."""
+        columns: list[Any] = [None] * len(self.leaves)
+        if self._compiled is None:
+            columns = list(rows)
+        else:
+            travelled = len(rows) - len(self._on_host)
+            device = self._packing.unpack(rows[:travelled])
+            places = self._on_device + self._on_host
+            for i, column in zip(places, [*device, *rows[travelled:]], strict=True):
+                columns[i] = column
+        return [
+            leaf.kind.to_stored(column, (len(column), *leaf.stored_shape))
+            for leaf, column in zip(self.leaves, columns, strict=True)
+        ]
+
+    def _traced(self, state: Any) -> list[Any]:
+        leaves = [_raw(leaf) for leaf in self._checked(self._view(state))]
+        self._remember_constants(leaves)
+        return self._packed(leaves)
+
+    def _packed(self, leaves: list[Any]) -> list[Any]:
+        device = [jnp.asarray(leaves[i]) for i in self._on_device]
+        return [_copied(x) for x in self._packing.pack(*device)]
+
+    def _remember_constants(self, leaves: list[Any]) -> None:
+        """What a compiled view gives that is no JAX array never changes, and keeps its type."""
+        self._constants = [np.asarray(leaves[i]) for i in self._on_host]
+
+    def _learn(self, given: Tree) -> list[Any]:
+        """Note what a view gives, the first time."""
+        self.outline, found = outlined(given)
+        self.leaves = [self._leaf(parts, leaf) for parts, leaf in found]
+        self._on_device = [i for i, (_, x) in enumerate(found) if isinstance(x, jax.Array)]
+        self._on_host = [i for i, (_, x) in enumerate(found) if not isinstance(x, jax.Array)]
+        return [x for _, x in found if isinstance(x, jax.Array)]
+
+    def _checked(self, given: Tree) -> list[Any]:
+        """The leaves of what a view gives, if these are the same as ever."""
+        leaves, structure = jax.tree.flatten(given)
+        signature = (structure, [(type(x), np.shape(x), getattr(x, "dtype", None)) for x in leaves])
+        if signature == self._passed:
+            return leaves
+        outline, found = outlined(given)
+        if outline != self.outline:
+            here = {"/".join(parts) for parts, _ in found}
+            there = {"/".join(leaf.parts) for leaf in self.leaves}
+            gone = ", ".join(f"`{name or 'value'}`" for name in sorted(there - here))
+            new = ", ".join(f"`{name or 'value'}`" for name in sorted(here - there))
+            changes = [f"{gone} missing" if gone else "", f"{new} new" if new else ""]
+            what = " and ".join(filter(None, changes)) or "a container of another type"
+            raise ValueError(
+                f"The view of `{self._name}` must always give the same structure, and now there "
+                f"is {what}. This row was not stored; all others are."
+            )
+        for leaf, (parts, x) in zip(self.leaves, found, strict=True):
+            own = self._leaf(parts, x)
+            if own != leaf:
+                raise ValueError(
+                    f"The view of `{self._name}` must always give the same shapes and types, and "
+                    f"`{'/'.join(parts) or 'value'}`, which was {leaf.said}, is now {own.said}. "
+                    "This row was not stored; all others are."
+                )
+        if [id(x) for x in leaves] == [id(x) for _, x in found]:
+            self._passed = signature
+        return [x for _, x in found]
+
+    def _leaf(self, parts: Parts, x: Any) -> Leaf:
+        name = "/".join(parts) or "value"
+        numbers = x
+        if isinstance(x, bool | int | float | complex):
+            numbers = np.asarray(x)
+        if not isinstance(numbers, jax.Array | np.ndarray | np.generic):
+            raise TypeError(
+                f"The view of `{self._name}` must give arrays and numbers, and `{name}` is "
+                f"{received(x)}. Leave it out, or store a number that stands for it."
+            )
+        kind = kind_of(numbers)
+        if kind is None:
+            raise TypeError(
+                f"The view of `{self._name}` gives `{name}` of the type {numbers.dtype}, which "
+                "cannot be stored. Convert it in the view."
+            )
+        leaf = Leaf(parts, tuple(numbers.shape), kind)
+        if leaf.row_bytes > _LARGEST:
+            raise ValueError(
+                f"The view of `{self._name}` gives `{name}` of {leaf.row_bytes} bytes, and one "
+                f"array has {_LARGEST} a row at most. Split it in the view."
+            )
+        return leaf
+
+
+def _copied(x: Any) -> Any:
+    """A copy, of large arrays made by arithmetic, where there is some that changes no bit.
+
+    What takes no arithmetic seems cheap to JAX's CPU device, and is done before the call returns.
+    """
+    bits = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32}.get(x.dtype.itemsize)
+    if bits is None or x.dtype.kind not in "iuf" or x.nbytes < _LARGE:
+        return jnp.copy(x)
+    nothing = jax.lax.optimization_barrier(jnp.zeros((), bits))
+    same = jax.lax.bitcast_convert_type(x, bits) ^ nothing
+    return jax.lax.bitcast_convert_type(same, x.dtype)
+
+
+def _raw(leaf: Any) -> Any:
+    """The numbers of PRNG keys; everything else as it is."""
+    is_key = isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+    return jax.random.key_data(leaf) if is_key else leaf
+
+
+def _is_on_host(arrays: list[Any]) -> bool:
+    return all(device.platform == "cpu" for array in arrays for device in array.devices())
+
+
+def _is_traceable(state: Any) -> bool:
+    """Whether a program sees all of a state: numbers of Python and NumPy would lose bits there."""
+    return _ARRAYS.issuperset(map(type, jax.tree.leaves(state)))
+
+
+_ARRAYS = {ConcreteArray, jax.ShapeDtypeStruct}
+_NEEDS_NUMBERS = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerBoolConversionError,
+    jax.errors.TracerIntegerConversionError,
+    jax.errors.NonConcreteBooleanIndexError,
+)

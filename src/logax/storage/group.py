@@ -1,0 +1,260 @@
+"""One group of a trajectory, as an array of rows that are read when they are asked for."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator
+from types import EllipsisType
+from typing import Any, Generic, Self
+
+import jax
+import numpy as np
+
+from logax._compat import Tree
+from logax._errors import received
+from logax._extras import imported
+from logax.storage._order import in_order, valid
+from logax.storage._source import Source
+from logax.storage._structure import (
+    Node,
+    children_of,
+    count_of,
+    filled,
+    focused,
+    outlined,
+    parts_of,
+)
+from logax.storage._view import Leaf
+from logax.storage.config import Storage
+
+Numbers = np.ndarray[Any, Any]
+
+_AT_ONCE = 4 * 2**20  # bytes to read ahead where rows are read one by one
+
+
+class StoredGroup(Generic[Storage]):
+    """The rows of one group, in the order of their steps.
+
+        frames[5]        one row
+        frames[-1]       the last one
+        frames[10:20]    several, with an axis for them in front of each array
+        frames[::100]
+        frames[[3, 7]]
+        frames[...]      all
+
+    Of a group that was written once there is no such axis, and `group[...]` gives it.
+    `HDF5StorageReader.focus_group` makes them.
+    """
+
+    def __init__(self, source: Source, number: int) -> None:
+        self._source, self._number = source, number
+        self._group = source.layout.groups[number]
+        self._outline: Node = self._group.outline
+        self._first = 0  # of its leaves
+        self._prefix = self._group.name
+        self._treedef: Any = None
+        self._known: tuple[int, Numbers, Numbers] | None = None
+
+    @property
+    def name(self) -> str:
+        """Its name in the file."""
+        return self._group.name
+
+    @property
+    def is_once(self) -> bool:
+        """Whether it was written once, without an axis for the steps."""
+        return self._group.is_once
+
+    @property
+    def steps(self) -> Numbers:
+        """The step of each row."""
+        return self._order()[1]
+
+    @property
+    def arrays(self) -> dict[str, str]:
+        """Type and shape of a row, for each array: `{"energy": "float32"}`."""
+        parts = parts_of(self._outline)
+        leaves = zip(parts, self._leaves(), strict=True)
+        return {"/".join(own) or "value": leaf.said for own, (_, leaf) in leaves}
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def __repr__(self) -> str:
+        arrays = ", ".join(f"{name}: {said}" for name, said in self.arrays.items())
+        rows = "once" if self.is_once else f"{len(self)} rows"
+        return f"<StoredGroup `{self._prefix}`, {rows}: {arrays}>"
+
+    def __getitem__(self, index: Any) -> Storage:
+        if self.is_once:
+            return self._tree(self._value(index))  # type: ignore[no-any-return]
+        places, steps = self._order()
+        chosen = self._chosen(index, len(steps))
+        if isinstance(chosen, int):
+            rows = self._read(places[chosen : chosen + 1])
+            return self._tree([x[0] for x in rows])  # type: ignore[no-any-return]
+        return self._tree(self._read(places[chosen]))  # type: ignore[no-any-return]
+
+    def __iter__(self) -> Iterator[Storage]:
+        if self.is_once:
+            raise TypeError(f"`{self.name}` was written once and has no rows. Write `group[...]`.")
+        return self._each(self._order()[0])
+
+    def focus(self, where: Callable[[Any], Any]) -> StoredGroup[Any]:
+        """A part of each row, of which alone is read then: `frames.focus(lambda row: row.energy)`.
+
+        Raises:
+          LookupError: There is no such part.
+        """
+        try:
+            node, before, parts = focused(self._outline, where)
+        except LookupError as error:
+            raise LookupError(f"`focus` finds no such part: {error.args[0]}.") from None
+        part = StoredGroup[Any](self._source, self._number)
+        part._outline, part._first = node, self._first + before
+        part._prefix = "/".join([self._prefix, *parts])
+        return part
+
+    def like(self, row: Tree) -> Self:
+        """The same group, with rows in the classes of this one, which has their structure.
+
+        Raises:
+          ValueError: It has another structure.
+        """
+        theirs = ["/".join(parts) for parts, _ in outlined(row)[1]]
+        mine = ["/".join(parts) for parts in parts_of(self._outline)]
+        if theirs != mine or len(jax.tree.leaves(row)) != len(mine):
+            raise ValueError(
+                f"`like` must have the structure of the rows of `{self._prefix}`, with the arrays "
+                f"{', '.join(mine) or 'none'}, and has {', '.join(theirs) or 'none'}."
+            )
+        same = type(self)(self._source, self._number)
+        same.__dict__ |= self.__dict__
+        same._treedef = jax.tree.structure(row)
+        return same
+
+    def to_xarray(self) -> Any:
+        """The group as an `xarray.Dataset`, with the dimension and the coordinate `step`.
+
+        PRNG keys are in it as the numbers that they are made of, and types that NumPy lacks as
+        float32 or int32.
+        """
+        xarray = imported("xarray", "group.to_xarray()")
+        places, steps = self._order()
+        rows = () if self.is_once else ("step",)
+        variables = {}
+        for name, (number, leaf) in zip(self.arrays, self._leaves(), strict=True):
+            numbers = self._raw(number, places)
+            if not leaf.kind.is_key:
+                numbers = _widened(leaf.kind.to_true(numbers, self._shape(leaf, numbers)))
+            axes = [f"{name}_{axis}" for axis in range(numbers.ndim - len(rows))]
+            variables["step_" if name == "step" else name] = ((*rows, *axes), numbers)
+        return xarray.Dataset(variables, {} if self.is_once else {"step": steps})
+
+    @property
+    def arrived(self) -> int:
+        """How many rows were written, those too that came again later."""
+        return self._source.commit.groups[self._number].number
+
+    def since(self, start: int) -> Iterator[Storage]:
+        """The rows that were written since there were `start`, in that order."""
+        steps = self._source.steps(self._number)
+        if self.is_once:
+            return iter([self[...]] if len(steps) > start else [])
+        places = np.flatnonzero(valid(steps, self._source.commit.groups[self._number].cuts))
+        return self._each(places[places >= start])
+
+    def _each(self, places: Numbers) -> Iterator[Storage]:
+        row_bytes = max(1, sum(leaf.row_bytes for _, leaf in self._leaves()))
+        ahead = max(1, min(len(places), _AT_ONCE // row_bytes))
+        for start in range(0, len(places), ahead):
+            rows = self._read(places[start : start + ahead])
+            for i in range(len(places[start : start + ahead])):
+                yield self._tree([x[i] for x in rows])
+
+    def _order(self) -> tuple[Numbers, Numbers]:
+        """Places of the rows that count, and their steps."""
+        commit = self._source.commit
+        if self._known is None or self._known[0] != commit.sequence:
+            steps = self._source.steps(self._number)
+            places = in_order(steps, commit.groups[self._number].cuts)
+            self._known = (commit.sequence, places, steps[places])
+        return self._known[1], self._known[2]
+
+    def _leaves(self) -> list[tuple[int, Leaf]]:
+        numbers = range(self._first, self._first + count_of(self._outline))
+        return [(number, self._group.leaves[number]) for number in numbers]
+
+    def _raw(self, number: int, places: Numbers) -> Numbers:
+        if not self.is_once:
+            return self._source.rows(self._number, number, places)
+        self._check_written()
+        return self._source.once(self._number, number)
+
+    def _read(self, places: Numbers) -> list[Any]:
+        found = []
+        for number, leaf in self._leaves():
+            numbers = self._raw(number, places)
+            found.append(leaf.kind.to_true(numbers, self._shape(leaf, numbers)))
+        return found
+
+    def _shape(self, leaf: Leaf, numbers: Numbers) -> tuple[int, ...]:
+        return leaf.shape if self.is_once else (len(numbers), *leaf.shape)
+
+    def _tree(self, leaves: list[Any]) -> Tree:
+        if self._treedef is not None:
+            return jax.tree.unflatten(self._treedef, leaves)
+        return filled(self._outline, iter(leaves))
+
+    def _value(self, index: Any) -> list[Any]:
+        if not (index is ... or (isinstance(index, tuple) and not index)):
+            raise IndexError(
+                f"`{self.name}` was written once and has no rows to choose from, and got "
+                f"{index!r}. Write `group[...]`."
+            )
+        self._check_written()
+        return [x[()] if isinstance(x, np.ndarray) else x for x in self._read(np.arange(1))]
+
+    def _example(self) -> str:
+        """How to write a part of a row."""
+        found = children_of(self._outline)
+        key = found[0][0] if found else "energy"
+        return f"row.{key}" if self._outline[0] == "namespace" else f"row[{key!r}]"
+
+    def _check_written(self) -> None:
+        if not len(self):
+            raise IndexError(f"`{self.name}` was not written: the writer was never given step 0.")
+
+    def _chosen(self, index: Any, rows: int) -> Any:
+        """The rows that an index means: one, or several."""
+        if isinstance(index, EllipsisType) or (isinstance(index, tuple) and not index):
+            return np.arange(rows)
+        if isinstance(index, slice):
+            return np.arange(rows)[index]
+        if isinstance(index, (list, np.ndarray)):
+            numbers = np.asarray(index)
+            if numbers.ndim == 1 and (numbers.dtype == bool or numbers.dtype.kind in "iu"):
+                try:
+                    return np.arange(rows)[numbers]
+                except IndexError as error:
+                    raise IndexError(f"`{self.name}` has {rows} rows: {error}.") from None
+            if numbers.ndim == 1 and not len(numbers):
+                return np.arange(0)
+        try:
+            number = operator.index(index)
+        except TypeError:
+            raise TypeError(
+                f"`{self.name}` is indexed by rows, with a whole number, a slice, a list of "
+                f"numbers or `...`, and got {received(index)}. For a part of each row write "
+                f"`group.focus(lambda row: {self._example()})`."
+            ) from None
+        if not -rows <= number < rows:
+            raise IndexError(f"`{self.name}` has {rows} rows, and got index {number}.")
+        return number % rows
+
+
+def _widened(x: Numbers) -> Numbers:
+    """Types that NumPy lacks, as ones that it has."""
+    if x.dtype.isbuiltin != 2:
+        return x
+    return x.astype(np.float32 if jax.numpy.issubdtype(x.dtype, np.floating) else np.int32)

@@ -1,0 +1,470 @@
+"""Modes, resumption, and what bad use gets."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import h5py
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import logax.storage.writer as writer_module
+from gates import pending
+from logax.storage import (
+    EveryNStep,
+    HDF5StorageReader,
+    HDF5StorageWriter,
+    Once,
+    StorageError,
+    WriterGroupConfig,
+)
+from loops import Particles, run
+from trajectories import frames, written
+
+
+def whole(state: Any) -> Any:
+    return state
+
+
+def counted(steps: Any, add: float = 0) -> list[tuple[int, Any]]:
+    return [(step, np.float32(step + add)) for step in steps]
+
+
+def count(path: Path, steps: Any, add: float = 0, **options: Any) -> None:
+    written(path, whole, 1, counted(steps, add), np.float32(0), **options)
+
+
+ONE = {"frames": WriterGroupConfig(whole, 1)}
+
+
+# Modes.
+
+
+def test_a_file_that_is_there_is_never_overwritten(tmp_path: Path) -> None:
+    path = tmp_path / "a.h5"
+    count(path, range(3))
+    before = path.read_bytes()
+    with pytest.raises(FileExistsError) as caught:
+        HDF5StorageWriter(path, ONE, np.float32(0))
+    assert str(caught.value) == (
+        f'`HDF5StorageWriter` writes to a new file, and {path} is there. Write `mode="w"` to '
+        'replace it, `mode="a"` to continue it, or another path.'
+    )
+    later = HDF5StorageWriter(tmp_path / "b.h5", ONE, np.float32(0))
+    (tmp_path / "b.h5").write_bytes(b"mine")
+    with pytest.raises(FileExistsError, match="is there"), later:
+        pass
+    assert path.read_bytes() == before
+    assert (tmp_path / "b.h5").read_bytes() == b"mine"
+    assert sorted(os.listdir(tmp_path)) == ["a.h5", "b.h5"]
+
+
+def test_mode_w_replaces_a_file_whatever_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "a.h5"
+    path.write_bytes(b"something else")
+    count(path, range(3), mode="w")
+    count(path, range(5), mode="w")
+    assert frames(path)[1] == list(range(5))
+    assert os.listdir(tmp_path) == ["a.h5"]
+
+
+def test_a_link_stays_one(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link.h5").symlink_to(tmp_path / "folder" / "real.h5")
+    count(tmp_path / "link.h5", range(3), mode="a")
+    count(tmp_path / "link.h5", range(3, 6), mode="a")
+    assert frames(tmp_path / "folder" / "real.h5")[1] == list(range(6))
+    assert (tmp_path / "link.h5").is_symlink()
+
+
+@pytest.mark.parametrize("compression", [None, "gzip"])
+@pytest.mark.parametrize("size", [1, 3000, 20_000])
+def test_mode_a_begins_a_file_and_goes_on_with_it(
+    compression: Any, size: int, tmp_path: Path
+) -> None:
+    path = tmp_path / "a.h5"
+    for part in range(4):
+        steps = range(10 * part, 10 * part + 10)
+        states = [(step, np.full(size, step, np.float32)) for step in steps]
+        written(path, whole, 1, states, states[0][1], mode="a", compression=compression)
+    rows, steps = frames(path)
+    assert steps == list(range(40))
+    np.testing.assert_array_equal(rows, np.full((size, 40), np.arange(40, dtype=np.float32)).T)
+    with h5py.File(path) as file:
+        np.testing.assert_array_equal(file["frames/value"][:, 0], np.arange(40))
+
+
+def test_rows_from_the_step_that_a_run_resumes_with_come_anew(tmp_path: Path) -> None:
+    path = tmp_path / "a.h5"
+    config = {
+        "start": WriterGroupConfig(whole, Once()),
+        **ONE,
+        "tens": WriterGroupConfig(whole, 10),
+    }
+
+    def go(steps: range, add: float, start: int | None) -> None:
+        writer = HDF5StorageWriter(path, config, np.float32(0), mode="a", start_step=start)
+        with writer:
+            for step, state in counted(steps, add):
+                writer.log(state, step)
+
+    go(range(37), 0, None)
+    go(range(25, 60), 1000, 25)
+    with HDF5StorageReader(path) as reader:
+        assert reader.actual_steps == 60
+        assert reader.focus_group("start")[...] == 0
+        expected = [*range(25), *range(1025, 1060)]
+        np.testing.assert_array_equal(reader.focus_group("frames")[...], np.float32(expected))
+        np.testing.assert_array_equal(
+            reader.focus_group("tens")[...], [0, 10, 20, 1030, 1040, 1050]
+        )
+    go(range(0), 0, 0)
+    with HDF5StorageReader(path) as reader:
+        assert (len(reader.focus_group("frames")), reader.actual_steps) == (0, 0)
+        assert reader.focus_group("start")[...] == 0
+
+
+@pytest.mark.parametrize(
+    ("view", "schedule", "difference"),
+    [
+        (lambda x: {"y": x}, 1, "the arrays are `frames/x` in the file, and `frames/y` now"),
+        (lambda x: {"x": x.astype("f8")}, 1, "`frames/x` is float32 in the file, and float64 now"),
+        (lambda x: {"x": x[None]}, 1, "`frames/x` is float32 in the file, and float32[1] now"),
+        (lambda x: {"x": x}, Once(), "`frames` is not written once in the file"),
+    ],
+    ids=["name", "type", "shape", "once"],
+)
+def test_a_file_of_other_arrays_is_not_continued(
+    view: Any, schedule: Any, difference: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "a.h5"
+    written(path, lambda x: {"x": x}, 1, counted(range(3)), np.float32(0))
+    before = path.read_bytes()
+    config = {"frames": WriterGroupConfig(view, schedule)}
+    with pytest.raises(StorageError, match="cannot continue") as caught:
+        HDF5StorageWriter(path, config, np.float32(0), mode="a").__enter__()
+    assert f"{difference}. Write to another file." in str(caught.value)
+    other = {"others": WriterGroupConfig(lambda x: {"x": x}, 1)}
+    with pytest.raises(StorageError, match="groups are `frames` in the file, and `others` now"):
+        HDF5StorageWriter(path, other, np.float32(0), mode="a").__enter__()
+    assert path.read_bytes() == before
+
+
+def test_a_file_of_another_program_is_not_continued(tmp_path: Path) -> None:
+    (tmp_path / "text.h5").write_text("nothing of ours")
+    with h5py.File(tmp_path / "other.h5", "w") as file:
+        file["x"] = 1
+    for name in ("text.h5", "other.h5"):
+        before = (tmp_path / name).read_bytes()
+        with pytest.raises(StorageError, match="no trajectory of logax"):
+            HDF5StorageWriter(tmp_path / name, ONE, np.float32(0), mode="a").__enter__()
+        assert (tmp_path / name).read_bytes() == before
+
+
+# A row that does not fit.
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        (
+            {"x": np.zeros((3, 2), "f4"), "n": np.int32(1)},
+            "`x`, which was float32[2,3], is now float32[3,2]",
+        ),
+        (
+            {"x": np.zeros((2, 3), "i4"), "n": np.int32(1)},
+            "`x`, which was float32[2,3], is now int32[2,3]",
+        ),
+        ({"x": np.zeros((2, 3), "f4")}, "the same structure, and now there is `n` missing"),
+        ({"x": np.zeros((2, 3), "f4"), "m": np.int32(1)}, "there is `n` missing and `m` new"),
+        ({"x": None, "n": np.int32(1)}, "`x` missing"),
+    ],
+    ids=["shape", "type", "missing", "renamed", "none"],
+)
+def test_a_row_that_does_not_fit_raises_where_it_is_logged_and_harms_no_other(
+    bad: Any, message: str, compiled: bool, tmp_path: Path
+) -> None:
+    def state(step: int) -> Any:
+        own = {"x": np.full((2, 3), step, "f4"), "n": np.int32(step)}
+        return jax.tree.map(jnp.asarray, own) if compiled else own
+
+    wrong = jax.tree.map(jnp.asarray, bad) if compiled else bad
+    with HDF5StorageWriter(tmp_path / "a.h5", ONE, state(0)) as writer:
+        for step in range(5):
+            writer.log(state(step), step)
+        with pytest.raises(ValueError, match="The view of `frames` must always give") as caught:
+            writer.log(wrong, 5)
+        assert message in str(caught.value)
+        assert "This row was not stored; all others are." in str(caught.value)
+        for step in range(6, 9):
+            writer.log(state(step), step)
+    rows, steps = frames(tmp_path / "a.h5")
+    assert steps == [0, 1, 2, 3, 4, 6, 7, 8]
+    np.testing.assert_array_equal(rows["n"], steps)
+
+
+def test_a_view_that_fails_costs_no_other_group_its_row(tmp_path: Path) -> None:
+    def fails(state: Any) -> Any:
+        if state > 2:
+            raise ArithmeticError("too large")
+        return state
+
+    config = {"a": WriterGroupConfig(fails, 1), "b": WriterGroupConfig(whole, 1)}
+    with HDF5StorageWriter(tmp_path / "a.h5", config, np.float32(0)) as writer:
+        for step, state in counted(range(3)):
+            writer.log(state, step)
+        with pytest.raises(ArithmeticError, match="too large"):
+            writer.log(np.float32(3), 3)
+    with HDF5StorageReader(tmp_path / "a.h5") as reader:
+        assert reader.focus_group("a").steps.tolist() == [0, 1, 2]
+        assert reader.focus_group("b").steps.tolist() == [0, 1, 2, 3]
+
+
+def test_a_number_with_more_bits_than_before_is_refused_and_not_rounded(tmp_path: Path) -> None:
+    with HDF5StorageWriter(tmp_path / "a.h5", ONE, {"x": jnp.float32(0)}) as writer:
+        writer.log({"x": jnp.float32(1)}, 0)
+        with pytest.raises(ValueError, match="`x`, which was float32, is now float64"):
+            writer.log({"x": np.float64(0.1)}, 1)
+        writer.log({"x": np.float32(2)}, 2)
+    np.testing.assert_array_equal(frames(tmp_path / "a.h5")[0]["x"], [1, 2])
+
+
+def test_a_state_that_is_gone_raises_where_it_is_logged(tmp_path: Path) -> None:
+    with HDF5StorageWriter(tmp_path / "a.h5", ONE, jnp.zeros(3)) as writer:
+        state = jnp.ones(3)
+        writer.log(state, 0)
+        state.delete()
+        with pytest.raises(RuntimeError, match="deleted"):
+            writer.log(state, 1)
+        writer.log(jnp.ones(3), 2)
+    assert frames(tmp_path / "a.h5")[1] == [0, 2]
+
+
+def test_inside_a_compiled_function_there_is_nothing_to_store(tmp_path: Path) -> None:
+    with HDF5StorageWriter(tmp_path / "a.h5", ONE, jnp.zeros(3)) as writer:
+
+        @jax.jit
+        def step(x: Any) -> Any:
+            writer.log(x, 0)
+            return x
+
+        with pytest.raises(TypeError, match="called inside a function that JAX traces"):
+            step(jnp.zeros(3))
+        writer.log(jnp.ones(3), 0)
+    assert frames(tmp_path / "a.h5")[1] == [0]
+
+
+# The end.
+
+
+class BrokenError(Exception):
+    pass
+
+
+@pytest.mark.parametrize("error", [BrokenError, KeyboardInterrupt, SystemExit])
+def test_all_rows_are_kept_when_the_loop_fails(error: Any, tmp_path: Path) -> None:
+    def at(step: int) -> None:
+        if step == 4:
+            raise error
+
+    writer = HDF5StorageWriter(tmp_path / "a.h5", ONE, Particles.at_rest(), 100)
+    with pytest.raises(error):
+        run(writer, at=at)
+    with HDF5StorageReader(tmp_path / "a.h5") as reader:
+        assert (reader.complete, reader.actual_steps, reader.total_steps) == (True, 5, 100)
+        np.testing.assert_array_equal(reader.focus_group("frames")[...].energy, np.arange(1, 6))
+
+
+def test_after_the_end_and_before_the_beginning_log_raises(tmp_path: Path) -> None:
+    writer = HDF5StorageWriter(tmp_path / "a.h5", ONE, np.float32(0))
+    with pytest.raises(RuntimeError, match=r"`HDF5StorageWriter.log` was called outside of its"):
+        writer.log(np.float32(0), 0)
+    with writer:
+        writer.log(np.float32(0), 0)
+    with pytest.raises(RuntimeError, match="outside of its `with` block"):
+        writer.log(np.float32(0), 1)
+    with pytest.raises(FileExistsError), writer:
+        pass
+
+
+def test_what_was_begun_and_never_ended_is_ended_at_exit(tmp_path: Path) -> None:
+    program = (
+        "import sys, numpy as np\n"
+        "from logax.storage import HDF5StorageWriter, WriterGroupConfig\n"
+        "config = {'frames': WriterGroupConfig(lambda x: x, 1)}\n"
+        "writer = HDF5StorageWriter(sys.argv[1], config, np.float32(0)).__enter__()\n"
+        "for step in range(100): writer.log(np.float32(step), step)\n"
+    )
+    subprocess.run([sys.executable, "-c", program, tmp_path / "a.h5"], check=True)
+    with HDF5StorageReader(tmp_path / "a.h5") as reader:
+        assert reader.complete
+        np.testing.assert_array_equal(reader.focus_group("frames")[...], np.arange(100))
+
+
+def test_the_end_shows_what_is_still_to_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its first drawing is what lets the rows go on."""
+    gate = threading.Event()
+
+    class Screen(io.StringIO):
+        def write(self, text: str) -> int:
+            if "writing" in text:
+                gate.set()
+            return super().write(text)
+
+    screen = Screen()
+    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setattr(writer_module, "_PATIENCE", 0.0)
+    writer = HDF5StorageWriter(tmp_path / "a.h5", ONE, jnp.float32(0))
+    with writer:
+        x = pending(gate)
+        for step in range(10):
+            writer.log(x, step)
+    assert "writing" in screen.getvalue()
+    np.testing.assert_array_equal(frames(tmp_path / "a.h5")[0], np.full(10, 8))
+
+
+def test_a_second_interrupt_leaves_the_file_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = threading.Event()
+
+    class Screen(io.StringIO):
+        def write(self, text: str) -> int:
+            gate.set()
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(writer_module, "_PATIENCE", 0.0)
+    writer = HDF5StorageWriter(tmp_path / "a.h5", ONE, jnp.float32(0))
+    with pytest.raises(KeyboardInterrupt) as caught, writer:  # noqa: PT012 - the end raises
+        writer.log(jnp.float32(0), 0)
+        x = pending(gate)
+        for step in range(1, 10):
+            writer.log(x, step)
+        monkeypatch.setattr(sys, "stderr", Screen())
+    assert "`HDF5StorageWriter` was interrupted at its end" in caught.value.__notes__[0]
+    with HDF5StorageReader(tmp_path / "a.h5") as reader:
+        rows = reader.focus_group("frames")
+        lost = 10 - len(rows)
+        np.testing.assert_array_equal(rows[...], [0, *[8] * (9 - lost)])
+        assert f"{lost} rows were not written" in caught.value.__notes__[0]
+        assert not reader.complete
+
+
+# Options.
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"mode": "r"}, "takes `mode` as 'x', 'w' or 'a', and got 'r'"),
+        ({"start_step": 3}, "takes `start_step` where a file is continued, and got mode 'x'"),
+        ({"mode": "a", "start_step": -1}, "takes `start_step` of 0 or more, and got -1"),
+        ({"compression": "zstd"}, "takes `compression` as None, 'gzip' or a level from 1 to 9"),
+        ({"compression": 0}, "and got 0"),
+        ({"flush_seconds": -1}, "takes `flush_seconds` in seconds"),
+        ({"queue_bytes": 0}, "takes `queue_bytes` of 1 or more, and got 0"),
+        ({"when_full": "wait"}, "takes `when_full` as 'block' or 'drop', and got 'wait'"),
+        ({"total_steps": -1}, "takes `total_steps` of 0 or more"),
+        ({"total_steps": 1.5}, "takes `total_steps` of 0 or more"),
+    ],
+    ids=lambda x: str(x)[:20],
+)
+def test_options_that_are_wrong_are_named(options: Any, message: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="`HDF5StorageWriter`") as caught:
+        HDF5StorageWriter(tmp_path / "a.h5", ONE, np.float32(0), **options)
+    assert message in str(caught.value)
+    assert os.listdir(tmp_path) == []
+
+
+@dataclasses.dataclass
+class Plain:
+    frames: Any
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({}, "got a configuration without a `WriterGroupConfig`"),
+        ({"a": 3}, "and `a` is 3 of type `int`. Write `WriterGroupConfig(view, schedule)`."),
+        (
+            {"a": whole},
+            "Write `WriterGroupConfig(view, EveryNStep(10))` with that function as view",
+        ),
+        (Plain, "the configuration is <class"),
+        ({0: ONE["frames"], "0": ONE["frames"]}, "got two groups called `0`"),
+        ({"logax": ONE["frames"]}, "keeps `logax` for itself"),
+        ({(1, 2): ONE["frames"]}, "The key (1, 2) of a dictionary cannot be stored"),
+    ],
+    ids=["empty", "number", "function", "class", "twice", "reserved", "key"],
+)
+def test_configurations_that_are_wrong_are_named(config: Any, message: str, tmp_path: Path) -> None:
+    with pytest.raises((TypeError, ValueError)) as caught:
+        HDF5StorageWriter(tmp_path / "a.h5", config, np.float32(0))
+    assert message in str(caught.value)
+
+
+def test_groups_take_a_function_and_a_schedule() -> None:
+    with pytest.raises(
+        TypeError, match="`WriterGroupConfig` takes a view, a function of the state"
+    ):
+        WriterGroupConfig(EveryNStep(3), whole)  # type: ignore[arg-type]
+    with pytest.raises(
+        ValueError, match="The schedule of `WriterGroupConfig` takes a whole number"
+    ):
+        WriterGroupConfig(whole, 0)
+
+
+def test_two_arrays_of_one_name_are_refused(tmp_path: Path) -> None:
+    config = {"frames": WriterGroupConfig(lambda x: ({"a": {0: x, "0": x}}), 1)}
+    with pytest.raises(ValueError, match="gives two arrays called `frames/a/0`"):
+        HDF5StorageWriter(tmp_path / "a.h5", config, np.float32(0))
+
+
+@pytest.mark.parametrize(
+    ("step", "error", "message"),
+    [
+        (-1, ValueError, "takes steps of 0 or more, and got -1"),
+        (1.5, TypeError, "takes the number of the step, an int, and got 1.5"),
+    ],
+)
+def test_steps_are_counted_from_zero(
+    step: Any, error: type[Exception], message: str, tmp_path: Path
+) -> None:
+    with HDF5StorageWriter(tmp_path / "a.h5", ONE, np.float32(0)) as writer:
+        with pytest.raises(error) as caught:
+            writer.log(np.float32(0), step)
+        assert message in str(caught.value)
+
+
+def test_places_where_nothing_can_be_written_are_named(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="there is no folder"):
+        HDF5StorageWriter(tmp_path / "none" / "a.h5", ONE, np.float32(0))
+    with pytest.raises(IsADirectoryError, match="takes the path of a file"):
+        HDF5StorageWriter(tmp_path, ONE, np.float32(0))
+    with pytest.raises(TypeError, match="takes a path as `path`, and got 3"):
+        HDF5StorageWriter(3, ONE, np.float32(0))  # type: ignore[arg-type]
+
+
+def test_without_h5py_the_error_says_how_to_get_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count(tmp_path / "a.h5", range(3))
+    monkeypatch.setitem(sys.modules, "h5py", None)
+    line = r'h5py, which is not installed. Write `pip install "logax\[hdf5\]"`'
+    with pytest.raises(ImportError, match=f"`HDF5StorageReader` needs {line}"):
+        HDF5StorageReader(tmp_path / "a.h5")
+    with pytest.raises(ImportError, match=f"`HDF5StorageWriter` needs {line}"):
+        HDF5StorageWriter(tmp_path / "b.h5", ONE, np.float32(0))
+    assert os.listdir(tmp_path) == ["a.h5"]

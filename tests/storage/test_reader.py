@@ -1,0 +1,227 @@
+"""What can be asked of a file, and what is answered where there is nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+import xarray
+
+from logax.storage import (
+    EveryNStep,
+    HDF5StorageReader,
+    HDF5StorageWriter,
+    Once,
+    StorageError,
+    WriterGroupConfig,
+)
+from trajectories import assert_same
+
+ROWS = 25
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Energies and positions of 25 of 50 steps, and a start."""
+    path = tmp_path_factory.mktemp("run") / "run.h5"
+
+    def state(step: int) -> Any:
+        return {"energy": np.float32(step), "position": np.full((2, 3), step, np.float64)}
+
+    config = {
+        "frames": WriterGroupConfig(lambda state: state, EveryNStep(2)),
+        "nested": [WriterGroupConfig(lambda state: state["energy"], Once())],
+        "never": (WriterGroupConfig(lambda state: state["energy"], EveryNStep(1)),),
+    }
+    with HDF5StorageWriter(path, config, state(0), 50) as writer:
+        for step in range(50):
+            writer.log(state(step), step)
+    return path
+
+
+def energies(rows: Any) -> list[float]:
+    return list(rows["energy"].tolist())
+
+
+def test_rows_are_chosen_as_those_of_an_array(path: Path) -> None:
+    everything = np.arange(0.0, 50, 2)
+    with HDF5StorageReader(path) as reader:
+        group = reader.focus_group("frames")
+        for index in (slice(None), slice(3, 9), slice(None, None, 7), slice(None, None, -1),
+                      slice(20, 3, -4), slice(30, 40), [3, 1, 1, -1], np.array([0, 24]),
+                      everything > 30, [], ...):  # fmt: skip
+            chosen = group[index]
+            expected = everything[np.asarray(index, int) if isinstance(index, list) else index]
+            assert energies(chosen) == expected.tolist()
+            np.testing.assert_array_equal(chosen["position"][:, 1, 2], expected)
+        for index in (0, 5, -1, -25, np.int64(3)):
+            assert group[index]["energy"] == everything[index]
+            assert group[index]["position"].shape == (2, 3)
+        assert energies(group[()]) == everything.tolist()
+        assert [row["energy"] for row in group] == everything.tolist()
+        assert len(group) == ROWS
+        assert group.steps.tolist() == list(range(0, 50, 2))
+
+
+def test_only_what_is_asked_for_is_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with HDF5StorageReader(path) as reader:
+        group = reader.focus_group("frames").focus(lambda row: row["energy"])
+        read: list[str] = []
+        usual = reader._source.rows
+        monkeypatch.setattr(
+            reader._source,
+            "rows",
+            lambda number, leaf, places: (
+                read.append((leaf, len(places))) or usual(number, leaf, places)
+            ),
+        )
+        assert group[3] == 6
+        assert group[4:6].tolist() == [8, 10]
+    assert read == [(0, 1), (0, 2)]
+
+
+def test_names_and_functions_find_groups(path: Path) -> None:
+    with HDF5StorageReader(path) as reader:
+        assert reader.list_groups() == ["frames", "nested/0", "never/0"]
+        assert reader.focus_group(lambda c: c["nested"][0])[...] == 0
+        assert reader.focus_group(lambda c: c["nested"][-1]).name == "nested/0"
+        assert reader.focus_group(lambda c: c.nested[0])[...] == 0  # of a dictionary, too
+        assert repr(reader) == f"<HDF5StorageReader {path}: frames, nested/0, never/0>"
+        assert repr(reader.focus_group("frames")) == (
+            "<StoredGroup `frames`, 25 rows: energy: float32, position: float64[2,3]>"
+        )
+        part = reader.focus_group("frames").focus(lambda row: row.position)
+        assert repr(part) == "<StoredGroup `frames/position`, 25 rows: value: float64[2,3]>"
+
+
+@pytest.mark.parametrize(
+    ("group", "error", "message"),
+    [
+        ("frame", LookupError, "has no such group. It has 'frames', 'nested/0', 'never/0'"),
+        (lambda c: c.frame, LookupError, "at the top there is no 'frame'; there is 'frames', "),
+        (lambda c: c["nested"][1], LookupError, "at nested there is no 1; there is 0"),
+        (
+            lambda c: c["nested"],
+            LookupError,
+            "takes one group, and got nested. Pick one of 'nested/0'",
+        ),
+        (lambda c: 3, TypeError, "must return a part of what it is given"),
+        (3, TypeError, "takes the name of a group, or a function such as"),
+    ],
+    ids=["name", "attribute", "index", "several", "else", "number"],
+)
+def test_a_group_that_is_not_there_is_named(
+    group: Any, error: type[Exception], message: str, path: Path
+) -> None:
+    with HDF5StorageReader(path) as reader, pytest.raises(error) as caught:
+        reader.focus_group(group)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("index", "error", "message"),
+    [
+        (25, IndexError, "`frames` has 25 rows, and got index 25"),
+        (-26, IndexError, "`frames` has 25 rows, and got index -26"),
+        ([3, 30], IndexError, "`frames` has 25 rows: index 30 is out of bounds"),
+        ("energy", TypeError, "write `group.focus(lambda row: row['energy'])`"),
+        (1.5, TypeError, "is indexed by rows"),
+        ((1, 2), TypeError, "is indexed by rows"),
+    ],
+)
+def test_rows_that_are_not_there_are_named(
+    index: Any, error: type[Exception], message: str, path: Path
+) -> None:
+    with HDF5StorageReader(path) as reader, pytest.raises(error) as caught:
+        reader.focus_group("frames")[index]
+    assert message in str(caught.value)
+
+
+def test_what_was_written_once_has_no_rows(path: Path, tmp_path: Path) -> None:
+    with HDF5StorageReader(path) as reader:
+        group = reader.focus_group("nested/0")
+        assert (group.is_once, group[...], group[()]) == (True, 0, 0)
+        with pytest.raises(IndexError, match="was written once and has no rows to choose from"):
+            group[0]
+        with pytest.raises(TypeError, match="was written once and has no rows"):
+            iter(group)
+    config = {"start": WriterGroupConfig(lambda state: state, Once())}
+    with HDF5StorageWriter(tmp_path / "a.h5", config, np.float32(0)) as writer:
+        writer.log(np.float32(1), 5)
+    with HDF5StorageReader(tmp_path / "a.h5") as reader:
+        assert reader.actual_steps == 6
+        assert reader.focus_group("start").steps.tolist() == []
+        with pytest.raises(IndexError, match=r"`start` was not written: .* never given step 0"):
+            reader.focus_group("start")[...]
+
+
+def test_classes_of_ones_own_must_fit(path: Path) -> None:
+    with HDF5StorageReader(path) as reader:
+        with pytest.raises(
+            ValueError, match="`like` must have the structure of the rows of `frames`"
+        ):
+            reader.focus_group("frames", like={"energy": 1})
+        mine = reader.focus_group("frames", like={"position": 0, "energy": 0})
+        assert_same(mine[1], reader.focus_group("frames")[1])
+
+
+def test_a_closed_reader_says_so(path: Path) -> None:
+    with HDF5StorageReader(path) as reader:
+        group = reader.focus_group("frames")
+    with pytest.raises(ValueError, match="`HDF5StorageReader` was closed"):
+        reader.refresh()
+    with pytest.raises(ValueError, match="`HDF5StorageReader` was closed"):
+        group[0]
+    reader.close()
+
+
+def test_files_that_are_none_are_named(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="and there is no such file"):
+        HDF5StorageReader(tmp_path / "none.h5")
+    with pytest.raises(IsADirectoryError, match="is a folder"):
+        HDF5StorageReader(tmp_path)
+    with pytest.raises(TypeError, match="takes a path as `path`"):
+        HDF5StorageReader(3)  # type: ignore[arg-type]
+    (tmp_path / "empty.h5").write_bytes(b"")
+    with pytest.raises(StorageError, match=r"Cannot open .*empty.h5"):
+        HDF5StorageReader(tmp_path / "empty.h5")
+
+
+def test_groups_are_datasets_of_xarray(path: Path) -> None:
+    with HDF5StorageReader(path) as reader:
+        dataset = reader.focus_group("frames").to_xarray()
+        tree = reader.to_xarray()
+    assert dict(dataset.sizes) == {"step": 25, "position_0": 2, "position_1": 3}
+    np.testing.assert_array_equal(dataset["energy"].sel(step=[4, 48]), [4, 48])
+    assert tree["frames"].to_dataset().identical(dataset)
+    assert tree["nested/0/value"].item() == 0
+
+
+def test_other_programs_read_it_by_its_names(path: Path) -> None:
+    with xarray.open_dataset(path, group="frames", engine="h5netcdf", phony_dims="access") as found:
+        np.testing.assert_array_equal(found["step"], np.arange(0, 50, 2))
+        np.testing.assert_array_equal(found["energy"].sel(step=8), 8)
+        assert found["position"].dims[0] == "step"
+    with h5py.File(path) as file:
+        assert file.attrs["logax_layout"] == 1
+        assert file["frames/position"].dims[0].label == "step"
+
+
+def test_a_run_that_goes_on_is_seen_as_of_the_last_look(tmp_path: Path) -> None:
+    config = {"frames": WriterGroupConfig(lambda state: state, 1)}
+    writer = HDF5StorageWriter(tmp_path / "a.h5", config, np.float32(0), flush_seconds=0)
+    with writer, HDF5StorageReader(tmp_path / "a.h5") as reader:
+        group = reader.focus_group("frames")
+        rows = reader.follow(group)
+        for step in range(5):
+            writer.log(np.float32(step), step)
+            assert next(rows) == step
+            assert (len(group), reader.complete) == (step + 1, False)
+        writer.log(np.float32(5), 5)
+        assert len(group) == 5
+        assert next(rows) == 5
+        with pytest.raises(TimeoutError, match=r"`follow` waited 0.01 s for the next row of `fr"):
+            list(reader.follow("frames", timeout=0.01))
