@@ -6,6 +6,7 @@ harvest, and a single one is not vmapped. `test_oracle` and `test_oracle_slow` r
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -35,6 +36,19 @@ REDUCTIONS: dict[str, Callable[[Any], Any]] = {
     "first": lambda values: values[0],
     "last": lambda values: values[-1],
 }
+
+
+@contextlib.contextmanager
+def compiled_quickly() -> Iterator[None]:
+    """Without most of the compiler's optimizations, for programs that take longer to compile.
+
+    All arithmetic of random programs is exact, so no value depends on them.
+    """
+    jax.config.update("jax_disable_most_optimizations", True)
+    try:
+        yield
+    finally:
+        jax.config.update("jax_disable_most_optimizations", False)
 
 
 def capacity_of(program: Program) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import re
 import threading
@@ -145,9 +146,15 @@ def test_the_verbosity_counts_iterations_of_numbers_and_of_arrays(
         assert lines() == wanted(8.0, SHOWN[verbose])
 
 
-@pytest.mark.parametrize("verbose", SHOWN)
-@pytest.mark.parametrize("way", ["jit", "grad", "jit(grad)"])
-@pytest.mark.parametrize("loop", [by_scan, by_while, by_hand])
+def loops_ways_and_verbosities() -> Iterator[Any]:
+    """Each two of them meet, and all three where it is slow."""
+    loops, ways = (by_scan, by_while, by_hand), ("jit", "grad", "jit(grad)")
+    for (i, loop), (j, way), verbose in itertools.product(enumerate(loops), enumerate(ways), SHOWN):
+        marks = [] if (i + j + verbose) % 3 == 0 else [pytest.mark.slow]
+        yield pytest.param(loop, way, verbose, marks=marks, id=f"{loop.__name__}-{way}-{verbose}")
+
+
+@pytest.mark.parametrize(("loop", "way", "verbose"), list(loops_ways_and_verbosities()))
 def test_the_verbosity_counts_traced_iterations(
     loop: Any, way: str, verbose: int, lines: Lines
 ) -> None:

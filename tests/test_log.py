@@ -62,8 +62,8 @@ def by_cond(xs: Any) -> None:
 def test_values_of_every_dtype_come_back_bit_for_bit(
     function: Callable[..., None], options: dict[str, Any], rows: slice
 ) -> None:
-    ones = jnp.asarray([[0, 1], [1, 0], [1, 1]])
-    xs = {dtype: ones.astype(dtype) for dtype in DTYPES}
+    ones = np.asarray([[0, 1], [1, 0], [1, 1]])
+    xs = {dtype: ones.astype(jnp.dtype(dtype)) for dtype in DTYPES}
     logs = logax.spool(function, **options)(xs)[1].compact()
     assert set(logs) == set(DTYPES)
     for dtype, x in xs.items():

@@ -23,6 +23,7 @@ from oracle_checks import (
     check_records,
     check_reduction,
     check_tags,
+    compiled_quickly,
 )
 from program_strategies import programs, programs_for_gradients, states
 from programs import REAL, State
@@ -55,28 +56,32 @@ def test_a_reduction_of_no_records_has_no_records(program: Program) -> None:
         check_reduction(program, STATES[:1], how)
 
 
-@settings(max_examples=30)
+@settings(max_examples=10)
 @given(programs(), states())
+@compiled_quickly()
 def test_a_random_program_logs_what_the_oracle_recorded(program: Program, state: State) -> None:
     check_records(program, state)
 
 
-@settings(max_examples=20)
+@settings(max_examples=6)
 @given(programs(), st.lists(states(), min_size=3, max_size=4))
+@compiled_quickly()
 def test_each_lane_of_a_random_program_logs_what_the_oracle_recorded(
     program: Program, lanes: list[State]
 ) -> None:
     check_lanes(program, lanes)
 
 
-@settings(max_examples=5)
+@settings(max_examples=4)
 @given(programs(), states())
+@compiled_quickly()
 def test_spool_and_jit_commute_on_random_programs(program: Program, state: State) -> None:
     check_jitted(program, state)
 
 
 @settings(max_examples=6)
 @given(programs(), st.lists(states(), min_size=1, max_size=2), st.integers(2, 3))
+@compiled_quickly()
 def test_an_interval_thins_random_programs(
     program: Program, lanes: list[State], interval: int
 ) -> None:
@@ -85,39 +90,44 @@ def test_an_interval_thins_random_programs(
 
 @settings(max_examples=6)
 @given(programs(), st.lists(states(), min_size=1, max_size=2), st.integers(1, 4))
+@compiled_quickly()
 def test_a_small_capacity_keeps_the_last_records_of_random_programs(
     program: Program, lanes: list[State], capacity: int
 ) -> None:
     check_kept(program, lanes, capacity=capacity)
 
 
-@settings(max_examples=16)
+@settings(max_examples=8)
 @given(
     programs(kinds=REAL),
     st.lists(states(), min_size=1, max_size=2),
     st.sampled_from([*REDUCTIONS, "count"]),
     st.integers(1, 2),
 )
+@compiled_quickly()
 def test_a_reduction_of_a_random_program_is_that_of_numpy(
     program: Program, lanes: list[State], how: str, interval: int
 ) -> None:
     check_reduction(program, lanes, how, interval)
 
 
-@settings(max_examples=12)
+@settings(max_examples=6)
 @given(programs(unbounded=False), states())
+@compiled_quickly()
 def test_the_gradient_through_spool_is_the_plain_one(program: Program, state: State) -> None:
     check_gradient(program, state)
 
 
 @settings(max_examples=6)
 @given(programs_for_gradients(), states())
+@compiled_quickly()
 def test_spool_sees_the_records_inside_a_gradient(program: Program, state: State) -> None:
     check_inside_gradient(program, state)
 
 
 @settings(max_examples=6)
 @given(programs(), states(), st.booleans(), st.integers(0, 2))
+@compiled_quickly()
 def test_nested_harvests_share_random_programs_by_name(
     program: Program, state: State, keep_logs: bool, pick: int
 ) -> None:
@@ -126,5 +136,6 @@ def test_nested_harvests_share_random_programs_by_name(
 
 @settings(max_examples=4)
 @given(programs(), states(), st.sampled_from(["seldom", "dear"]))
+@compiled_quickly()
 def test_tags_choose_from_random_programs(program: Program, state: State, tag: str) -> None:
     check_tags(program, state, tag)

@@ -179,7 +179,7 @@ def test_gradients_and_nan_checks_do_not_see_them() -> None:
 @pytest.mark.parametrize("channels", [(), (1,), (3,), (4,)])
 @pytest.mark.parametrize("dtype", ["uint8", "float32", "bfloat16", "bool", "int32"])
 def test_an_image_is_its_pixels(channels: tuple[int, ...], dtype: str) -> None:
-    pixels = jnp.ones((2, 3, *channels), dtype)
+    pixels = np.ones((2, 3, *channels), jnp.dtype(dtype))
     _, logs = logax.spool(lambda: logax.log({"i": logax.Image(pixels)}))()
     assert isinstance(logs["i"], logax.ImagePixels)
     assert logs["i"].pixels.dtype == pixels.dtype

@@ -7,7 +7,7 @@ oracle are in `test_tap_oracle`.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import equinox as eqx
@@ -517,10 +517,16 @@ def nested(n: Any) -> Any:
     return lax.while_loop(lambda state: state[0] < n, body, (0, 0))[1]
 
 
-@pytest.mark.parametrize("buffer", [2, 3, 4, 16, 64])
-@pytest.mark.parametrize(
-    ("function", "lanes"), [(resting, [-1, 1, 0]), (nested, [1, 4, 0])], ids=["resting", "nested"]
-)
+def resting_and_nested() -> Iterator[Any]:
+    """Both with the smallest buffer, and each with some of the others; all pairs are slow."""
+    for function, lanes, fast in ((resting, [-1, 1, 0], (2, 4)), (nested, [1, 4, 0], (2, 3, 16))):
+        for buffer in (2, 3, 4, 16, 64):
+            marks = [] if buffer in fast else [pytest.mark.slow]
+            name = f"{function.__name__}-{buffer}"
+            yield pytest.param(function, lanes, buffer, marks=marks, id=name)
+
+
+@pytest.mark.parametrize(("function", "lanes", "buffer"), list(resting_and_nested()))
 def test_lanes_that_rest_with_a_full_buffer_do_not_stop_the_others(
     function: Any, lanes: list[int], buffer: int
 ) -> None:

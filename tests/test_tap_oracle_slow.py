@@ -8,7 +8,13 @@ from hypothesis import strategies as st
 from oracle import Program
 from program_strategies import programs, states
 from programs import State
-from tap_checks import check_tapped, check_tapped_gradient, check_tapped_lanes
+from tap_checks import (
+    check_tapped,
+    check_tapped_gradient,
+    check_tapped_interval,
+    check_tapped_jitted,
+    check_tapped_lanes,
+)
 from test_oracle_slow import LANES, in_parts
 
 pytestmark = pytest.mark.slow
@@ -27,6 +33,20 @@ def test_each_lane_of_a_random_program_delivers_its_records(
     program: Program, buffer: int, lanes: list[State], whole: bool
 ) -> None:
     check_tapped_lanes(program, buffer, lanes, whole)
+
+
+@in_parts(2, 30, program=programs(), buffer=BUFFERS, state=states())
+def test_tap_and_jit_commute_on_random_programs(
+    program: Program, buffer: int, state: State
+) -> None:
+    check_tapped_jitted(program, buffer, state)
+
+
+@in_parts(2, 50, program=programs(), buffer=BUFFERS, state=states(), interval=st.integers(2, 4))
+def test_an_interval_thins_what_random_programs_deliver(
+    program: Program, buffer: int, state: State, interval: int
+) -> None:
+    check_tapped_interval(program, buffer, state, interval)
 
 
 @in_parts(2, 40, program=programs(unbounded=False), buffer=BUFFERS, state=states())

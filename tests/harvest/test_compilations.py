@@ -225,7 +225,7 @@ def living_objects() -> int:
 
 
 @pytest.mark.parametrize(
-    ("traced", "compiled"), [(10, 200), pytest.param(1, 20, marks=pytest.mark.slow)]
+    ("traced", "compiled"), [(25, 400), pytest.param(1, 20, marks=pytest.mark.slow)]
 )
 def test_ten_thousand_closures_leave_nothing_behind(traced: int, compiled: int) -> None:
     spooled_and_dropped(10, 1, 2)  # what is made once for all

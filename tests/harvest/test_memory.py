@@ -112,7 +112,14 @@ def test_a_reduction_takes_as_much_for_a_million_records_as_for_a_thousand(name:
     assert thousand == million < MEGABYTE
 
 
-@pytest.mark.parametrize(("make", "way"), EVERYWHERE)
+# The gradients of nested scans hold all the others, which are slow.
+@pytest.mark.parametrize(
+    ("make", "way"),
+    [
+        *(pytest.param(make, way, marks=pytest.mark.slow) for make, way in EVERYWHERE[:-2]),
+        *EVERYWHERE[-2:],
+    ],
+)
 def test_all_reductions_together_stay_small_in_nested_scans_and_gradients(
     make: Callable[..., Any], way: str
 ) -> None:

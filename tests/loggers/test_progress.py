@@ -192,9 +192,19 @@ def test_lanes_of_a_scan_end_together(lanes: str) -> None:
     assert ends(use, show="loss") == ["100%|##########| 40/40, loss=41"]
 
 
-@pytest.mark.parametrize("lanes", ["split", "batch"])
-@pytest.mark.parametrize("f", [count_to, count_silently_to])
-@pytest.mark.parametrize("buffer", [1, 16])
+@pytest.mark.parametrize(
+    ("buffer", "f", "lanes"),
+    [  # each two of them meet, and all three where it is slow
+        (1, count_to, "split"),
+        (1, count_silently_to, "batch"),
+        (16, count_to, "batch"),
+        (16, count_silently_to, "split"),
+        pytest.param(1, count_to, "batch", marks=pytest.mark.slow),
+        pytest.param(1, count_silently_to, "split", marks=pytest.mark.slow),
+        pytest.param(16, count_to, "split", marks=pytest.mark.slow),
+        pytest.param(16, count_silently_to, "batch", marks=pytest.mark.slow),
+    ],
+)
 def test_a_lane_that_has_ended_does_not_hold_the_bar_back(f: Any, lanes: str, buffer: int) -> None:
     ns = jnp.array([4, 30, 12])
     use = lambda p: jax.vmap(logax.tap(f, p, buffer=buffer, lanes=lanes))(ns)  # noqa: E731
