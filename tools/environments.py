@@ -59,7 +59,9 @@ def create(name: str) -> None:
     shutil.rmtree(place, ignore_errors=True)
     uv("venv", "--quiet", "--python", interpreter, str(place))
     pins = ["-c", constraints, "--build-constraints", "requirements/constraints-build.txt"]
-    uv("pip", "install", "--quiet", "--python", str(place), *pins, *wanted)
+    # Python may have been told to write no bytecode, and would compile JAX in every process.
+    options = ["--quiet", "--compile-bytecode", "--python", str(place)]
+    uv("pip", "install", *options, *pins, *wanted)
 
 
 def main(arguments: list[str]) -> int:
