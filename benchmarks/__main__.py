@@ -21,7 +21,17 @@ from typing import Any
 import jax
 import numpy as np
 
-from benchmarks import building, calls, columns, iterations, loops, peers, stores, streams
+from benchmarks import (
+    building,
+    calls,
+    columns,
+    iterations,
+    loops,
+    peers,
+    stores,
+    streams,
+    trajectories,
+)
 from benchmarks.case import Case
 from benchmarks.timing import QUICK, Comparison, Effort
 
@@ -34,6 +44,7 @@ CASES: list[Case] = [
     *peers.CASES,
     *iterations.CASES,
     *loops.CASES,
+    *trajectories.CASES,
 ]
 
 
@@ -56,8 +67,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.list:
         print("\n".join(f"{case.group}: {case.name}" for case in chosen))
         return
-    for library in [*peers.missing(), *loops.missing()]:
-        print(f"{library} is not installed: no rows against it", file=sys.stderr)
+    for library in [*peers.missing(), *loops.missing(), *trajectories.missing()]:
+        print(f"{library} is not installed: no rows that need it", file=sys.stderr)
     effort = QUICK if options.quick else Effort(total_seconds=options.seconds)
     rows = []
     for case in chosen:
