@@ -89,11 +89,13 @@ class RowStore:
         end = self._rows + self._count
         if end > self._extent:
             self._resize(end)
-        for leaf, column, dataset, level in zip(
-            self._group.leaves, self._columns(), self._datasets, self._levels, strict=True
-        ):
-            if leaf.row_bytes:
-                self._write_chunk(dataset, column, 0, level)
+        whole = self._view.chunks(self._parcels) if self._group.block == 1 else {}
+        columns = self._columns()
+        for i, (dataset, level) in enumerate(zip(self._datasets, self._levels, strict=True)):
+            if i in whole and level is None:
+                dataset.id.write_direct_chunk(self._place(columns[i]), whole[i])
+            elif self._group.leaves[i].row_bytes:
+                self._write_chunk(dataset, columns[i], 0, level)
         steps = self._steps[: self._count]
         self._write_chunk(self._steps_dataset, steps, NO_STEP, self._steps_level)
         self._head, self._old = [x[:0] for x in self._head], 0
@@ -109,7 +111,7 @@ class RowStore:
         rows = chunk[:size].view(column.dtype).reshape(self._group.block, *column.shape[1:])
         rows[: len(column)] = column
         rows[len(column) :] = np.array(blank).astype(column.dtype)
-        place = (self._rows, *(0 for _ in column.shape[1:]))
+        place = self._place(column)
         if level is None:
             chunk[size:] = np.array([fletcher32(chunk[:size])], "<u4").view(np.uint8)
             dataset.id.write_direct_chunk(place, chunk)
@@ -118,6 +120,10 @@ class RowStore:
         packed = np.frombuffer(zlib.compress(shuffled.data, level), np.uint8)
         check = np.array([fletcher32(packed)], "<u4").view(np.uint8)
         dataset.id.write_direct_chunk(place, np.concatenate([packed, check]))
+
+    def _place(self, column: Numbers) -> tuple[int, ...]:
+        """Where the next chunk of a dataset stands."""
+        return (self._rows, *(0 for _ in column.shape[1:]))
 
     def _resize(self, rows: int) -> None:
         for dataset, leaf in zip(self._datasets, self._group.leaves, strict=True):

@@ -21,16 +21,15 @@ import numpy as np
 
 from logax._columns.rows import shape_name
 from logax._compat import ConcreteArray, Tree
-from logax._delivery.packing import Packing
 from logax._errors import add_note, received
 from logax.loop._copies import copied, on_their_way, refuse_tracers
 from logax.storage._dtypes import Kind, kind_of
+from logax.storage._parcels import Parcels
 from logax.storage._structure import Node, Parts, outlined
 
 Numbers = np.ndarray[Any, Any]
 Row = list[Any]  # arrays that are on their way to the host, or there
 
-_LARGE = 2**16  # bytes
 _LARGEST = 2**32 - 8  # bytes: an HDF5 chunk has 4 GiB at most, with its checksum
 
 
@@ -65,9 +64,12 @@ class View:
       name: Of its group, for messages.
       view: The user's function.
       state: One that it will be given; what it gives for that is what it must always give.
+      seals: Whether large arrays come with their checksum where they can.
     """
 
-    def __init__(self, name: str, view: Callable[[Any], Tree], state: Any) -> None:
+    def __init__(
+        self, name: str, view: Callable[[Any], Tree], state: Any, *, seals: bool = True
+    ) -> None:
         self._name, self._view = name, view
         self.outline: Node
         self.leaves: list[Leaf] = []
@@ -79,7 +81,7 @@ class View:
         self._stays = False  # what is computed is on the host already
         try:
             if _is_traceable(state) and self._is_compiled(state):
-                self._compiled = jax.jit(self._traced)
+                self._compiled = jax.jit(self._traced, static_argnums=0)
             else:
                 self._learn(view(state))
         except Exception as error:
@@ -87,8 +89,8 @@ class View:
             raise
         self.row_bytes = sum(leaf.row_bytes for leaf in self.leaves)
         device = [self.leaves[i] for i in self._on_device]
-        self._packing = Packing(
-            [jax.ShapeDtypeStruct(x.stored_shape, x.kind.true) for x in device], in_place=False
+        self._parcels = Parcels(
+            [(x.stored_shape, x.kind) for x in device], seals=seals and _is_on_one_device(state)
         )
 
     def _is_compiled(self, state: Any) -> bool:
@@ -100,13 +102,14 @@ class View:
 
     def __call__(self, state: Any) -> Row:
         """One row, which neither waits for the device nor shares memory with the state."""
-        if self._compiled is not None and _is_traceable(state):
-            arrays: list[Any] = self._compiled(state)
+        given, structure = jax.tree.flatten(state)
+        if self._compiled is not None and _ARRAYS.issuperset(map(type, given)):
+            arrays: list[Any] = self._compiled(structure, given)
             if self._stays:
                 return arrays + self._constants
             self._stays = _is_on_host(arrays)
         else:
-            refuse_tracers(jax.tree.leaves(state))
+            refuse_tracers(given)
             arrays = copied([_raw(leaf) for leaf in self._checked(self._view(state))])
             if self._compiled is not None:
                 self._remember_constants(arrays)
@@ -121,7 +124,7 @@ class View:
             columns = list(rows)
         else:
             travelled = len(rows) - len(self._on_host)
-            device = self._packing.unpack(rows[:travelled])
+            device = self._parcels.unpack(rows[:travelled])
             places = self._on_device + self._on_host
             for i, column in zip(places, [*device, *rows[travelled:]], strict=True):
                 columns[i] = column
@@ -130,14 +133,22 @@ class View:
             for leaf, column in zip(self.leaves, columns, strict=True)
         ]
 
-    def _traced(self, state: Any) -> list[Any]:
+    def chunks(self, rows: Sequence[Numbers]) -> dict[int, Numbers]:
+        """Of one row on the host, the arrays that came with their checksum."""
+        if self._compiled is None:
+            return {}
+        travelled = len(rows) - len(self._on_host)
+        found = zip(self._on_device, self._parcels.chunks(rows[:travelled]), strict=True)
+        return {i: chunk for i, chunk in found if chunk is not None}
+
+    def _traced(self, structure: Any, given: list[Any]) -> list[Any]:
+        state = jax.tree.unflatten(structure, given)
         leaves = [_raw(leaf) for leaf in self._checked(self._view(state))]
         self._remember_constants(leaves)
         return self._packed(leaves)
 
     def _packed(self, leaves: list[Any]) -> list[Any]:
-        device = [jnp.asarray(leaves[i]) for i in self._on_device]
-        return [_copied(x) for x in self._packing.pack(*device)]
+        return self._parcels.pack([jnp.asarray(leaves[i]) for i in self._on_device])
 
     def _remember_constants(self, leaves: list[Any]) -> None:
         """What a compiled view gives that is no JAX array never changes, and keeps its type."""
@@ -206,23 +217,16 @@ class View:
         return leaf
 
 
-def _copied(x: Any) -> Any:
-    """A copy, of large arrays made by arithmetic, where there is some that changes no bit.
-
-    What takes no arithmetic seems cheap to JAX's CPU device, and is done before the call returns.
-    """
-    bits = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32}.get(x.dtype.itemsize)
-    if bits is None or x.dtype.kind not in "iuf" or x.nbytes < _LARGE:
-        return jnp.copy(x)
-    nothing = jax.lax.optimization_barrier(jnp.zeros((), bits))
-    same = jax.lax.bitcast_convert_type(x, bits) ^ nothing
-    return jax.lax.bitcast_convert_type(same, x.dtype)
-
-
 def _raw(leaf: Any) -> Any:
     """The numbers of PRNG keys; everything else as it is."""
     is_key = isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
     return jax.random.key_data(leaf) if is_key else leaf
+
+
+def _is_on_one_device(state: Any) -> bool:
+    """Whether arrays can be looked at from end to end without other devices."""
+    leaves = jax.tree.leaves(state)
+    return all(isinstance(x, jax.Array) and len(x.devices()) == 1 for x in leaves)
 
 
 def _is_on_host(arrays: list[Any]) -> bool:

@@ -113,7 +113,8 @@ class HDF5StorageWriter(EnteredLogger):
         outline, found = groups_of(config)
         names = ["/".join(parts) or "value" for parts, _ in found]
         self._views = [
-            View(name, own.view, initial_state) for name, (_, own) in zip(names, found, strict=True)
+            View(name, own.view, initial_state, seals=self._level is None)
+            for name, (_, own) in zip(names, found, strict=True)
         ]
         self._schedules: list[Any] = [own.logging_frequency for _, own in found]
         self._extents = [_extent(schedule, total) for schedule in self._schedules]
@@ -190,7 +191,10 @@ class HDF5StorageWriter(EnteredLogger):
 
     def log(self, state: Any, step: int) -> None:
         """Store what is due of the state after step `step`."""
-        super().log(state, step if type(step) is int else as_step(self, step))
+        if type(step) is not int:
+            step = as_step(self, step)
+        if self._should_log(step):
+            self._take(state, step)
 
     def _take(self, state: Any, step: int) -> None:
         run = self._run

@@ -1,0 +1,122 @@
+"""How the arrays of a row travel from the device to the file.
+
+Small ones travel as one. Large ones travel *sealed* where that can be: as numbers of 32 bits, with
+the checksum of HDF5's filter behind them, which the device computes faster than the host. Such an
+array is written to the file as it comes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from logax._delivery.packing import Packing
+from logax.storage._dtypes import Kind
+
+Numbers = np.ndarray[Any, Any]
+Shape = tuple[int, ...]
+
+_LARGE = 2**16  # bytes
+_WORD = np.dtype("<u4")
+_MODULUS = 65535
+_WIDTH = 32  # words in a row of the table that sums are taken of: sums fit into 32 bits
+_HEIGHT = 2**15  # so many numbers below the modulus can be added
+
+
+class Parcels:
+    """Arrays of these shapes and types, on their way.
+
+    Args:
+      arrays: Shape and type of each.
+      seals: Whether large ones are sealed, if that can be.
+    """
+
+    def __init__(self, arrays: Sequence[tuple[Shape, Kind]], *, seals: bool) -> None:
+        self._arrays = list(arrays)
+        self._sealed = [seals and _can_be_sealed(shape, kind) for shape, kind in arrays]
+        self._packing = Packing([self._travels(i) for i in range(len(arrays))], in_place=False)
+
+    def _travels(self, i: int) -> jax.ShapeDtypeStruct:
+        shape, kind = self._arrays[i]
+        if self._sealed[i]:
+            return jax.ShapeDtypeStruct((_size(shape, kind) // _WORD.itemsize + 1,), _WORD)
+        return jax.ShapeDtypeStruct(shape, kind.true)
+
+    def pack(self, arrays: Sequence[Any]) -> list[Any]:
+        """In the program: arrays that share no memory with these."""
+        owned = zip(self._sealed, arrays, strict=True)
+        return self._packing.pack(*(sealed(x) if seals else copied(x) for seals, x in owned))
+
+    def unpack(self, rows: Sequence[Numbers]) -> list[Numbers]:
+        """On the host: each array of rows that are stacked."""
+        columns = self._packing.unpack(rows)
+        for i, (shape, kind) in enumerate(self._arrays):
+            if self._sealed[i]:
+                numbers = np.ascontiguousarray(columns[i][:, :-1])
+                columns[i] = numbers.view(kind.true).reshape(-1, *shape)
+        return columns
+
+    def chunks(self, rows: Sequence[Numbers]) -> list[Numbers | None]:
+        """On the host: of each array of one row its chunk, where it came with its checksum."""
+        columns = self._packing.unpack(rows)
+        return [x[0] if seals else None for seals, x in zip(self._sealed, columns, strict=True)]
+
+
+def _size(shape: Shape, kind: Kind) -> int:
+    return int(np.prod(shape, dtype=np.int64)) * kind.true.itemsize
+
+
+def _can_be_sealed(shape: Shape, kind: Kind) -> bool:
+    is_wide = kind.true.kind in "iuf" and kind.true.itemsize in (4, 8)
+    return is_wide and kind.true == kind.stored and _size(shape, kind) > _LARGE
+
+
+def copied(x: Any) -> Any:
+    """A copy, of large arrays made by arithmetic, where there is some that changes no bit.
+
+    What takes no arithmetic seems cheap to JAX's CPU device, and is done before the call returns.
+    """
+    bits = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32}.get(x.dtype.itemsize)
+    if bits is None or x.dtype.kind not in "iuf" or x.nbytes < _LARGE:
+        return jnp.copy(x)
+    same = jax.lax.bitcast_convert_type(x, bits) ^ _nothing(bits)
+    return jax.lax.bitcast_convert_type(same, x.dtype)
+
+
+def sealed(x: Any) -> Any:
+    """The bits of an array of wide numbers, and then their checksum."""
+    words = jax.lax.bitcast_convert_type(x, jnp.uint32).reshape(-1)
+    return jnp.concatenate([words ^ _nothing(jnp.uint32), _fletcher32(words)[None]])
+
+
+def _nothing(bits: Any) -> Any:
+    """A zero that the compiler does not know to be one."""
+    return jax.lax.optimization_barrier(jnp.zeros((), bits))
+
+
+def _fletcher32(words: Any) -> Any:
+    """What `_checksums.fletcher32` computes, in the program, of words of 32 bits."""
+    table = jnp.pad(words, (-words.size % _WIDTH, 0)).reshape(-1, _WIDTH)  # in front zeros are void
+    first, second = table & 0xFFFF, table >> 16
+    places = jnp.arange(2 * _WIDTH, 0, -2, dtype=jnp.uint32)
+    sums = (first + second).sum(axis=1, dtype=jnp.uint32) % _MODULUS
+    inner = (first * places + second * (places - 1)).sum(axis=1, dtype=jnp.uint32) % _MODULUS
+    after = jnp.arange(len(table) - 1, -1, -1, dtype=jnp.uint32) % _MODULUS
+    after = after * (2 * _WIDTH) % _MODULUS
+    total, weighted = _sum(sums), _sum((inner + after * sums % _MODULUS) % _MODULUS)
+    none = jnp.where(jnp.any(words != 0), jnp.uint32(_MODULUS), jnp.uint32(0))
+    low, high = (x * 256 % _MODULUS for x in (total, weighted))
+    return jnp.where(high == 0, none, high) << 16 | jnp.where(low == 0, none, low)
+
+
+def _sum(numbers: Any) -> Any:
+    """The sum modulo 65535 of numbers that are below it."""
+    while numbers.size > 1:
+        height = min(numbers.size, _HEIGHT)
+        table = jnp.pad(numbers, (0, -numbers.size % height)).reshape(-1, height)
+        numbers = table.sum(axis=1, dtype=jnp.uint32) % _MODULUS
+    return numbers.reshape(())
