@@ -74,7 +74,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for case in chosen:
         print(f"{case.group}: {case.name} ...", file=sys.stderr, flush=True)
         rows.append(as_row(case, case.run(effort)))
-    report = {**surroundings(), "quick": options.quick, "rows": rows}
+    remarks = [] if options.quick or options.only else trajectories.remarks()
+    report = {**surroundings(), "quick": options.quick, "rows": rows, "remarks": remarks}
     print(table(report))
     if options.json:
         options.json.write_text(json.dumps(report, indent=1) + "\n")
@@ -125,7 +126,8 @@ def table(report: dict[str, Any]) -> str:
         )
         lines.append(f"| {' | '.join(cells)} |")
     judged = [row["met"] for row in report["rows"] if row["met"] is not None]
-    return "\n".join([*lines, "", f"{sum(judged)} of {len(judged)} goals met."])
+    remarks = [line for remark in report.get("remarks", []) for line in ("", remark)]
+    return "\n".join([*lines, *remarks, "", f"{sum(judged)} of {len(judged)} goals met."])
 
 
 def duration(seconds: float) -> str:

@@ -52,6 +52,9 @@ PAUSE_AFTER_SCALARS = 2e-4
 MANY_SCALARS = 200
 SECONDS_TO_BEGIN = 1.0
 NO_BOUND = 2**40
+QUEUE = 64 * 2**20
+ROWS_AT_ONCE = 300
+_PEAK = "/proc/self/clear_refs"  # Linux only
 
 WIDTH = 4096  # of a square of 64 MB
 PRODUCTS = 32  # for some 90 ms on an H200, in which most disks take in 64 MB
@@ -279,6 +282,38 @@ def _call(states: Callable[[], States], pause: float = 0.0) -> Callable[[], tupl
         return _OneCall(_KUPS, given, pause), _OneCall(_LOGAX, given, pause)
 
     return make
+
+
+def remarks() -> list[str]:
+    """What is no time: the memory that rows take which wait to be written."""
+    if missing() or not os.path.exists(_PEAK):
+        return []
+    writers = {f"logax, `queue_bytes={QUEUE}`": functools.partial(_logax_writer, queue_bytes=QUEUE)}
+    if not loops.missing():
+        writers["kUPS"] = _kups_writer
+    peaks = [f"{_peak_bytes(make) / 1e6:.0f} MB with {name}" for name, make in writers.items()]
+    return [f"Peak memory while {ROWS_AT_ONCE} rows of 2 MB are logged without pauses: "
+            f"{', '.join(peaks)}."]  # fmt: skip
+
+
+def _peak_bytes(make: MakeLogger) -> int:
+    """By how much the memory of the process grows at most in a run."""
+    (state, *_) = _arrays()
+    path = _unused_path()
+    with _removed(path), make(path, state, ROWS_AT_ONCE) as logger:
+        with open(_PEAK, "w") as file:
+            file.write("5")  # forget the peak so far
+        before = _memory("VmRSS")
+        for step in range(ROWS_AT_ONCE):
+            logger.log(state, step)
+    return _memory("VmHWM") - before
+
+
+def _memory(what: str) -> int:
+    """Bytes, of the kernel's account of this process."""
+    with open("/proc/self/status") as file:
+        (line,) = (line for line in file if line.startswith(what))
+    return int(line.split()[1]) * 1024
 
 
 @dataclasses.dataclass(frozen=True)
