@@ -100,17 +100,30 @@ def _nothing(bits: Any) -> Any:
 
 def _fletcher32(words: Any) -> Any:
     """What `_checksums.fletcher32` computes, in the program, of words of 32 bits."""
-    table = jnp.pad(words, (-words.size % _WIDTH, 0)).reshape(-1, _WIDTH)  # in front zeros are void
-    first, second = table & 0xFFFF, table >> 16
-    places = jnp.arange(2 * _WIDTH, 0, -2, dtype=jnp.uint32)
-    sums = (first + second).sum(axis=1, dtype=jnp.uint32) % _MODULUS
-    inner = (first * places + second * (places - 1)).sum(axis=1, dtype=jnp.uint32) % _MODULUS
-    after = jnp.arange(len(table) - 1, -1, -1, dtype=jnp.uint32) % _MODULUS
-    after = after * (2 * _WIDTH) % _MODULUS
-    total, weighted = _sum(sums), _sum((inner + after * sums % _MODULUS) % _MODULUS)
-    none = jnp.where(jnp.any(words != 0), jnp.uint32(_MODULUS), jnp.uint32(0))
-    low, high = (x * 256 % _MODULUS for x in (total, weighted))
+    height = words.size // _WIDTH
+    rest = words.size - height * _WIDTH
+    sums, inner = _sums(words[: height * _WIDTH].reshape(height, _WIDTH))
+    after = jnp.arange(height - 1, -1, -1, dtype=jnp.uint32) % _MODULUS
+    after = (after * (2 * _WIDTH) + 2 * rest) % _MODULUS
+    weighted = (inner % _MODULUS + after * (sums % _MODULUS) % _MODULUS) % _MODULUS
+    if rest:
+        own, own_inner = _sums(words[height * _WIDTH :][None])
+        sums = jnp.concatenate([sums, own])
+        weighted = jnp.concatenate([weighted, own_inner % _MODULUS])
+    none = jnp.where(jnp.any(sums != 0), jnp.uint32(_MODULUS), jnp.uint32(0))
+    low, high = (256 * _sum(x) % _MODULUS for x in (sums % _MODULUS, weighted))
     return jnp.where(high == 0, none, high) << 16 | jnp.where(low == 0, none, low)
+
+
+def _sums(table: Any) -> tuple[Any, Any]:
+    """Of each row the sum of its halves of words, and that in which earlier ones count more.
+
+    The last one counts once, the one before it twice, and so on.
+    """
+    first, second = table & 0xFFFF, table >> 16
+    places = jnp.arange(2 * table.shape[1], 0, -2, dtype=jnp.uint32)
+    inner = first * places + second * (places - 1)
+    return tuple(x.sum(axis=1, dtype=jnp.uint32) for x in (first + second, inner))
 
 
 def _sum(numbers: Any) -> Any:
