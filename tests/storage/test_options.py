@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import io
 import os
@@ -130,7 +131,7 @@ def test_rows_from_the_step_that_a_run_resumes_with_come_anew(tmp_path: Path) ->
     go(range(0), 0, 0)
     with HDF5StorageReader(path) as reader:
         assert (len(reader.focus_group("frames")), reader.actual_steps) == (0, 0)
-        assert reader.focus_group("start")[...] == 0
+        assert len(reader.focus_group("start")) == 0  # step 0 comes anew, too
 
 
 @pytest.mark.parametrize(
@@ -239,6 +240,16 @@ def test_a_number_with_more_bits_than_before_is_refused_and_not_rounded(tmp_path
     np.testing.assert_array_equal(frames(tmp_path / "a.h5")[0]["x"], [1, 2])
 
 
+@pytest.mark.parametrize("number", [2**63 + 5, 2**70])
+def test_a_number_of_python_that_is_too_large_is_refused(number: int, tmp_path: Path) -> None:
+    with HDF5StorageWriter(tmp_path / "a.h5", ONE, {"n": 1}) as writer:
+        writer.log({"n": 2}, 0)
+        with pytest.raises((ValueError, TypeError), match="The view of `frames`"):
+            writer.log({"n": number}, 1)
+        writer.log({"n": 3}, 2)
+    np.testing.assert_array_equal(frames(tmp_path / "a.h5")[0]["n"], [2, 3])
+
+
 def test_a_state_that_is_gone_raises_where_it_is_logged(tmp_path: Path) -> None:
     with HDF5StorageWriter(tmp_path / "a.h5", ONE, jnp.zeros(3)) as writer:
         state = jnp.ones(3)
@@ -335,16 +346,27 @@ def test_the_end_shows_what_is_still_to_be_written(
     np.testing.assert_array_equal(frames(tmp_path / "a.h5")[0], np.full(10, 8))
 
 
-def test_a_second_interrupt_leaves_the_file_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+class Interrupted(io.StringIO):
+    """A screen whose first drawings are interrupted, so many times; then rows may go on."""
+
+    def __init__(self, gate: threading.Event, times: int) -> None:
+        super().__init__()
+        self.gate, self.left = gate, times
+
+    def write(self, text: str) -> int:
+        self.left -= 1
+        if self.left <= 0:
+            self.gate.set()
+        if self.left >= 0:
+            raise KeyboardInterrupt
+        return len(text)
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_an_interrupt_of_the_end_costs_no_row_and_a_second_leaves_the_file_whole(
+    times: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate = threading.Event()
-
-    class Screen(io.StringIO):
-        def write(self, text: str) -> int:
-            gate.set()
-            raise KeyboardInterrupt
-
     monkeypatch.setattr(writer_module, "_PATIENCE", 0.0)
     writer = HDF5StorageWriter(tmp_path / "a.h5", ONE, jnp.float32(0))
     with pytest.raises(KeyboardInterrupt) as caught, writer:  # noqa: PT012 - the end raises
@@ -352,14 +374,78 @@ def test_a_second_interrupt_leaves_the_file_whole(
         x = pending(gate)
         for step in range(1, 10):
             writer.log(x, step)
-        monkeypatch.setattr(sys, "stderr", Screen())
-    assert "`HDF5StorageWriter` was interrupted at its end" in caught.value.__notes__[0]
+        monkeypatch.setattr(sys, "stderr", Interrupted(gate, times))
     with HDF5StorageReader(tmp_path / "a.h5") as reader:
         rows = reader.focus_group("frames")
         lost = 10 - len(rows)
         np.testing.assert_array_equal(rows[...], [0, *[8] * (9 - lost)])
-        assert f"{lost} rows were not written" in caught.value.__notes__[0]
-        assert not reader.complete
+        assert reader.complete == (times == 1)
+    if times == 1:
+        assert (lost, getattr(caught.value, "__notes__", [])) == (0, [])
+    else:
+        assert f"interrupted at its end, and {lost} rows were not" in caught.value.__notes__[0]
+
+
+def test_a_row_that_comes_while_the_block_ends_is_stored_or_refused(tmp_path: Path) -> None:
+    """From another thread: whoever is not refused finds the row in the file."""
+    stored: list[int] = []
+    begun = threading.Event()
+
+    def others(writer: HDF5StorageWriter) -> None:
+        with contextlib.suppress(RuntimeError):
+            for step in range(100_000):
+                writer.log(np.float32(step), step)
+                stored.append(step)
+                begun.set()
+
+    with HDF5StorageWriter(tmp_path / "a.h5", ONE, np.float32(0)) as writer:
+        thread = threading.Thread(target=others, args=(writer,))
+        thread.start()
+        begun.wait()
+    thread.join()
+    assert frames(tmp_path / "a.h5")[1] == stored
+
+
+def test_a_file_that_is_deleted_under_its_writer_is_told(tmp_path: Path) -> None:
+    writer = HDF5StorageWriter(tmp_path / "a.h5", ONE, np.float32(0))
+    with (
+        pytest.raises(StorageError, match="the file was deleted while it was being written"),
+        writer,
+    ):
+        writer.log(np.float32(0), 0)
+        (tmp_path / "a.h5").unlink()
+
+
+def test_many_steps_that_never_come_cost_nothing(tmp_path: Path) -> None:
+    written(tmp_path / "a.h5", whole, 1, [(0, np.zeros(9000))], np.zeros(9000), total_steps=2**70)
+    assert frames(tmp_path / "a.h5")[0].shape == (1, 9000)
+
+
+def test_a_writer_that_is_forgotten_gives_its_file_free(tmp_path: Path) -> None:
+    def cell() -> HDF5StorageWriter:
+        writer = HDF5StorageWriter(tmp_path / "a.h5", ONE, np.float32(0), mode="w")
+        writer.__enter__()
+        writer.log(np.float32(5), 0)
+        return writer
+
+    kept = cell()
+    with pytest.raises(StorageError, match="another writer, or another program, has open"):
+        cell()
+    assert kept is not None
+    del kept
+    cell()
+    np.testing.assert_array_equal(frames(tmp_path / "a.h5")[0], [5])
+
+
+def test_a_start_that_never_came_is_told(tmp_path: Path) -> None:
+    config = {"start": WriterGroupConfig(whole, Once()), **ONE}
+    with (
+        pytest.warns(UserWarning, match=r"`start` was never written: `Once\(\)` is step 0"),
+        HDF5StorageWriter(tmp_path / "a.h5", config, np.float32(0)) as writer,
+    ):
+        writer.log(np.float32(1), 1)
+    with HDF5StorageReader(tmp_path / "a.h5") as reader:
+        assert list(reader.to_xarray().children) == ["frames"]
 
 
 # Options.
@@ -435,7 +521,8 @@ def test_two_arrays_of_one_name_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("step", "error", "message"),
     [
-        (-1, ValueError, "takes steps of 0 or more, and got -1"),
+        (-1, ValueError, "takes steps from 0 to 2**63 - 1, and got -1"),
+        (2**63, ValueError, "takes steps from 0 to 2**63 - 1, and got 9223372036854775808"),
         (1.5, TypeError, "takes the number of the step, an int, and got 1.5"),
     ],
 )

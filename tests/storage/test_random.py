@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -96,7 +97,7 @@ def test_what_is_read_is_what_was_logged(
             writer = HDF5StorageWriter(
                 path, config, first, total, mode="a", start_step=start, compression=compression
             )
-            with contextlib.suppress(KeyboardInterrupt), writer:
+            with contextlib.suppress(KeyboardInterrupt), unless_step_0_is_missing(), writer:
                 for at, step in enumerate(steps):
                     state = [tree_of(spec, 1000 * number + 50 * at) for spec, _ in specs]
                     writer.log(state, step)
@@ -104,6 +105,14 @@ def test_what_is_read_is_what_was_logged(
                 if fails:
                     raise KeyboardInterrupt
             check(path, specs, reference)
+
+
+@contextlib.contextmanager
+def unless_step_0_is_missing() -> Iterator[None]:
+    """What is said of groups that are never written is tested elsewhere."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".* was never written")
+        yield
 
 
 class Reference:
@@ -118,7 +127,7 @@ class Reference:
         if start is not None:
             self.steps = min(self.steps, start)
             for i, schedule in enumerate(self.schedules):
-                if not isinstance(schedule, Once):
+                if start == 0 or not isinstance(schedule, Once):
                     rows = self.groups[i]
                     self.groups[i] = {step: row for step, row in rows.items() if step < start}
 

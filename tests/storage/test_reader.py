@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
+import os
 from pathlib import Path
 from typing import Any
 
 import h5py
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import xarray
@@ -42,6 +45,13 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+INDICES: list[Any] = [
+    *(slice(None), slice(3, 9), slice(None, None, 7), slice(None, None, -1), slice(20, 3, -4)),
+    *(slice(30, 40), [3, 1, 1, -1], [], range(4), np.array([0, 24]), jnp.array([2, -1]), ...),
+    np.arange(ROWS) % 3 == 1,
+]
+
+
 def energies(rows: Any) -> list[float]:
     return list(rows["energy"].tolist())
 
@@ -50,11 +60,10 @@ def test_rows_are_chosen_as_those_of_an_array(path: Path) -> None:
     everything = np.arange(0.0, 50, 2)
     with HDF5StorageReader(path) as reader:
         group = reader.focus_group("frames")
-        for index in (slice(None), slice(3, 9), slice(None, None, 7), slice(None, None, -1),
-                      slice(20, 3, -4), slice(30, 40), [3, 1, 1, -1], np.array([0, 24]),
-                      everything > 30, [], ...):  # fmt: skip
+        for index in INDICES:
             chosen = group[index]
-            expected = everything[np.asarray(index, int) if isinstance(index, list) else index]
+            own = np.asarray(index, int) if isinstance(index, list | range) else index
+            expected = everything[own]
             assert energies(chosen) == expected.tolist()
             np.testing.assert_array_equal(chosen["position"][:, 1, 2], expected)
         for index in (0, 5, -1, -25, np.int64(3)):
@@ -129,6 +138,7 @@ def test_a_group_that_is_not_there_is_named(
         ([3, 30], IndexError, "`frames` has 25 rows: index 30 is out of bounds"),
         ("energy", TypeError, "write `group.focus(lambda row: row['energy'])`"),
         (1.5, TypeError, "is indexed by rows"),
+        (True, TypeError, "is indexed by rows"),
         ((1, 2), TypeError, "is indexed by rows"),
     ],
 )
@@ -149,7 +159,8 @@ def test_what_was_written_once_has_no_rows(path: Path, tmp_path: Path) -> None:
         with pytest.raises(TypeError, match="was written once and has no rows"):
             iter(group)
     config = {"start": WriterGroupConfig(lambda state: state, Once())}
-    with HDF5StorageWriter(tmp_path / "a.h5", config, np.float32(0)) as writer:
+    writer = HDF5StorageWriter(tmp_path / "a.h5", config, np.float32(0))
+    with pytest.warns(UserWarning, match="`start` was never written"), writer:
         writer.log(np.float32(1), 5)
     with HDF5StorageReader(tmp_path / "a.h5") as reader:
         assert reader.actual_steps == 6
@@ -176,6 +187,7 @@ def test_a_closed_reader_says_so(path: Path) -> None:
     with pytest.raises(ValueError, match="`HDF5StorageReader` was closed"):
         group[0]
     reader.close()
+    assert repr(group).startswith("<StoredGroup `frames`, closed: energy")
 
 
 def test_files_that_are_none_are_named(tmp_path: Path) -> None:
@@ -194,7 +206,7 @@ def test_groups_are_datasets_of_xarray(path: Path) -> None:
     with HDF5StorageReader(path) as reader:
         dataset = reader.focus_group("frames").to_xarray()
         tree = reader.to_xarray()
-    assert dict(dataset.sizes) == {"step": 25, "position_0": 2, "position_1": 3}
+    assert dict(dataset.sizes) == {"step": 25, "axis_2": 2, "axis_3": 3}
     np.testing.assert_array_equal(dataset["energy"].sel(step=[4, 48]), [4, 48])
     assert tree["frames"].to_dataset().identical(dataset)
     assert tree["nested/0/value"].item() == 0
@@ -225,3 +237,60 @@ def test_a_run_that_goes_on_is_seen_as_of_the_last_look(tmp_path: Path) -> None:
         assert next(rows) == 5
         with pytest.raises(TimeoutError, match=r"`follow` waited 0.01 s for the next row of `fr"):
             list(reader.follow("frames", timeout=0.01))
+
+
+def test_a_file_that_another_run_has_continued_is_not_read_as_it_was(tmp_path: Path) -> None:
+    config = {"frames": WriterGroupConfig(lambda state: state, 1)}
+
+    def run(value: float, **options: Any) -> None:
+        with HDF5StorageWriter(tmp_path / "a.h5", config, np.zeros(9000), **options) as writer:
+            for step in range(50):
+                writer.log(np.full(9000, float(value)), step)
+
+    run(1)
+    with HDF5StorageReader(tmp_path / "a.h5") as reader:
+        group = reader.focus_group("frames")
+        assert len(group) == 50
+        run(7, mode="a", start_step=0)
+        with pytest.raises(StorageError, match=r"continued by another run .* `reader.refresh\(\)`"):
+            group[0]
+        reader.refresh()
+        assert group[0][0] == 7
+
+
+def test_a_reader_beside_a_writer_and_plain_h5py_in_one_process(tmp_path: Path) -> None:
+    config = {"frames": WriterGroupConfig(lambda state: state, 1)}
+    path = tmp_path / "a.h5"
+    writer = HDF5StorageWriter(path, config, np.float32(0), flush_seconds=0)
+    with writer, HDF5StorageReader(path) as before:
+        writer.log(np.float32(5), 0)
+        assert next(before.follow("frames")) == 5
+    with h5py.File(path) as file, HDF5StorageReader(path) as reader:
+        assert file["frames/value"][0] == reader.focus_group("frames")[0] == 5
+
+
+def test_readers_that_are_forgotten_leave_nothing_open(path: Path) -> None:
+    def number() -> int:
+        return len(os.listdir("/dev/fd"))
+
+    before = number()
+    for _ in range(20):
+        HDF5StorageReader(path).focus_group("frames")[0]
+    gc.collect()
+    assert number() == before
+
+
+def test_names_that_clash_elsewhere_stay_apart(tmp_path: Path) -> None:
+    state = {"step": 1.0, "step_": 2.0, "a/b": 3.0, "a": {"b": 4.0}, "a.b": 5.0}
+    config = {"frames": WriterGroupConfig(lambda state: state, 1)}
+    with HDF5StorageWriter(tmp_path / "a.h5", config, state) as writer:
+        writer.log(state, 7)
+    with HDF5StorageReader(tmp_path / "a.h5") as reader:
+        group = reader.focus_group("frames")
+        assert group[0] == state
+        assert list(group.arrays) == ["a/b", "a.b", "a%2Fb", "step", "step_"]
+        found = group.to_xarray()
+        assert found["step__"].values.tolist() == [7]
+        assert {name: float(x[0]) for name, x in found.data_vars.items()} == {
+            "step": 1, "step_": 2, "a%2Fb": 3, "a/b": 4, "a.b": 5}  # fmt: skip
+        assert len(reader.to_xarray()["frames"].data_vars) == 5

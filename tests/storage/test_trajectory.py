@@ -259,6 +259,17 @@ def test_a_view_is_compiled_once(tmp_path: Path) -> None:
     np.testing.assert_array_equal(rows["exact"], np.full(20, 0.1))
 
 
+def test_constants_of_a_compiled_view_are_those_of_its_own_state(tmp_path: Path) -> None:
+    def view(state: Any) -> Any:
+        return {"length": state.shape[0], "sum": state.sum()}
+
+    states = [(i, jnp.ones(n)) for i, n in enumerate([3, 4, 3, 4, 3])]
+    written(tmp_path / "a.h5", view, 1, states, jnp.zeros(3))
+    rows, _ = frames(tmp_path / "a.h5")
+    np.testing.assert_array_equal(rows["length"], [3, 4, 3, 4, 3])
+    np.testing.assert_array_equal(rows["sum"], [3, 4, 3, 4, 3])
+
+
 def test_a_view_that_needs_numbers_is_called_as_it_is(tmp_path: Path) -> None:
     def view(state: Particles) -> Any:
         return {"energy": float(state.energy), "big": np.asarray(state.position).sum() > 40}
@@ -285,6 +296,24 @@ def test_states_with_numbers_of_python_and_numpy_keep_all_their_bits(tmp_path: P
     np.testing.assert_array_equal(rows["count"], 2**40 + np.arange(4))
     np.testing.assert_array_equal(rows["x"], np.full((4, 3), 1e-300))
     assert rows["j"].dtype == np.float32
+
+
+def test_functions_among_the_leaves_of_a_state_do_not_keep_it_from_being_compiled(
+    tmp_path: Path,
+) -> None:
+    traces = []
+
+    def view(state: Any) -> Any:
+        traces.append(None)
+        return {"out": state[0](jnp.ones(2)), "name": jnp.float32(len(state[1]))}
+
+    model = eqx.nn.MLP(2, 1, 4, 1, key=jax.random.key(0))
+    states = [(i, (model, "name")) for i in range(5)]
+    written(tmp_path / "a.h5", view, 1, states, states[0][1])
+    assert len(traces) == 2
+    rows, _ = frames(tmp_path / "a.h5")
+    np.testing.assert_allclose(rows["out"], np.tile(model(jnp.ones(2)), (5, 1)), rtol=1e-6)
+    np.testing.assert_array_equal(rows["name"], np.full(5, 4))
 
 
 def test_shapes_alone_are_enough_to_begin_with(tmp_path: Path) -> None:
@@ -323,6 +352,15 @@ def test_arrays_that_are_sharded_over_devices_are_stored_whole(tmp_path: Path) -
     state = {"x": jax.device_put(jnp.arange(8 * 20000.0), spec), "e": jnp.float32(3)}
     written(tmp_path / "a.h5", whole, 1, [(0, state), (1, state)], state)
     np.testing.assert_array_equal(frames(tmp_path / "a.h5")[0]["x"][1], np.arange(8 * 20000.0))
+
+
+def test_arrays_on_different_devices_can_be_stored_together(tmp_path: Path) -> None:
+    one, two = jax.devices()[:2]
+    state = {"a": jax.device_put(jnp.ones(3), one), "b": jax.device_put(jnp.zeros(3), two)}
+    written(tmp_path / "a.h5", whole, 1, [(0, state), (1, state)], state)
+    rows, _ = frames(tmp_path / "a.h5")
+    np.testing.assert_array_equal(rows["a"], np.ones((2, 3)))
+    np.testing.assert_array_equal(rows["b"], np.zeros((2, 3)))
 
 
 def test_rows_of_all_sizes_are_written_whole(tmp_path: Path) -> None:

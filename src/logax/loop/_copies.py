@@ -25,7 +25,7 @@ def copied(tree: Tree) -> Tree:
     arrays = [leaves[i] for i in places]
     refuse_tracers(arrays)
     try:
-        copies = _copy(arrays)
+        copies = _copy(arrays) if arrays else []
     except ValueError:  # they are on different devices
         copies = [copy for array in arrays for copy in _copy([array])]
     for i, copy in zip(places, copies, strict=True):
@@ -50,7 +50,7 @@ def fetched(tree: Tree) -> Tree:
 
 def is_there(tree: Tree) -> bool:
     """Whether all of it can be read without waiting."""
-    arrays: list[Any] = [x for x in jax.tree.leaves(tree) if isinstance(x, jax.Array)]
+    arrays: list[Any] = [_numbers(x) for x in jax.tree.leaves(tree) if isinstance(x, jax.Array)]
     return not any(array.is_deleted() or not array.is_ready() for array in arrays)
 
 

@@ -17,7 +17,8 @@ from collections.abc import Iterator
 from logax.storage._checksums import lookup3
 from logax.storage.errors import StorageError
 
-_SUPERBLOCK = 48  # bytes of version 3, which begins the file
+SUPERBLOCK = 48  # bytes of version 3, which begins the file
+_BEGIN = b"\x89HDF\r\n\x1a\n\x03\x08\x08"
 _FLAGS, _END, _CHECK = 11, 28, 44  # offsets
 _NO_LOCKS = {errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP}  # of file systems without
 
@@ -35,7 +36,8 @@ class Claim:
             if not _locked(self.fd, fcntl.LOCK_EX):
                 raise StorageError(
                     f"`HDF5StorageWriter` got {path}, which another writer, or another program, "
-                    "has open. Wait for it, or write to another file."
+                    "has open. Wait for it, or write to another file. A writer of this process "
+                    "that was entered and not left ends by `writer.__exit__(None, None, None)`."
                 )
         except BaseException:
             os.close(self.fd)
@@ -77,19 +79,29 @@ def _opened(path: str) -> Iterator[int]:
         os.close(fd)
 
 
-def mend_after_kill(fd: int) -> None:
-    """Have HDF5 open a file whose writer was killed: it notes in the file that it is open.
+def unmarked(fd: int, end: int) -> bytes:
+    """The beginning of a file, without HDF5's note that somebody writes to it.
 
-    Where the file ends is noted too, and not always up to date: what is written next must not be
-    written over what is there.
+    Where the file ends is noted too, and not always up to date: it becomes `end`.
     """
-    block = bytearray(os.pread(fd, _SUPERBLOCK, 0))
-    if block[_FLAGS]:
+    block = bytearray(os.pread(fd, SUPERBLOCK, 0))
+    check = lookup3(bytes(block[:_CHECK])).to_bytes(4, "little")
+    if block[: len(_BEGIN)] == _BEGIN and block[_CHECK:] == check:
         block[_FLAGS] = 0
-        (end,) = struct.unpack_from("<Q", block, _END)
-        struct.pack_into("<Q", block, _END, max(end, os.fstat(fd).st_size))
+        (noted,) = struct.unpack_from("<Q", block, _END)
+        struct.pack_into("<Q", block, _END, max(noted, end))
         struct.pack_into("<I", block, _CHECK, lookup3(bytes(block[:_CHECK])))
-        os.pwrite(fd, block, 0)
+    return bytes(block)
+
+
+def mend_after_kill(fd: int) -> None:
+    """Have HDF5 open a file whose writer was killed, and write nothing over what is there."""
+    os.pwrite(fd, unmarked(fd, os.fstat(fd).st_size), 0)
+
+
+def is_marked(fd: int) -> bool:
+    """Whether HDF5 has noted in a file that it is open for writing, and has not taken that back."""
+    return any(os.pread(fd, SUPERBLOCK, 0)[_FLAGS : _FLAGS + 1])
 
 
 def cut_off(fd: int) -> None:

@@ -13,11 +13,11 @@ A slot:
     8 bytes  sequence number, little-endian, as all numbers here
     8 bytes  length of what follows the head
     4 bytes  CRC-32 of the 24 bytes before it and of what follows the head
-    4 bytes  zero
+    4 bytes  how often the file was continued by another run, which is in the JSON too
     then     4 bytes with the length of the JSON, the JSON, and for each group whose JSON has
              "tail": k, the steps of k rows (8 bytes each), and k rows of each dataset in turn
 
-    {"actual_steps": 120, "total_steps": 1000, "complete": false,
+    {"actual_steps": 120, "total_steps": 1000, "complete": false, "runs": 0,
      "groups": [{"rows": 1024, "tail": 7, "cuts": [], "checks": null}, ...]}
 
 `rows` counts those in the datasets. Each of the `cuts`, a pair (end, step), says that of the rows
@@ -41,6 +41,7 @@ from logax.storage._layout import STEP, Group, Layout
 _MAGIC = b"logax\0\0\1"
 _HEAD = struct.Struct("<8sQQII")
 _LENGTH = struct.Struct("<I")
+HEAD = _HEAD.size
 
 Numbers = np.ndarray[Any, Any]
 
@@ -80,6 +81,7 @@ class Commit:
     """What is in the file for good."""
 
     sequence: int
+    runs: int  # that have continued the file
     actual_steps: int
     total_steps: int | None
     is_complete: bool
@@ -92,6 +94,7 @@ def encoded(commit: Commit) -> list[bytes]:
         "actual_steps": commit.actual_steps,
         "total_steps": commit.total_steps,
         "complete": commit.is_complete,
+        "runs": commit.runs,
         "groups": [
             {"rows": x.rows, "tail": len(x.steps), "cuts": x.cuts, "checks": x.checks}
             for x in commit.groups
@@ -106,7 +109,14 @@ def encoded(commit: Commit) -> list[bytes]:
     check = zlib.crc32(head[:24])
     for part in parts:
         check = zlib.crc32(part, check)
-    return [head[:24] + struct.pack("<II", check, 0), *parts]
+    return [head[:24] + struct.pack("<II", check, commit.runs), *parts]
+
+
+def runs_of(head: bytes) -> int:
+    """How many runs have continued the file, by the head of a slot; 0 if it is none."""
+    if len(head) < HEAD or not head.startswith(_MAGIC):
+        return 0
+    return int(_HEAD.unpack(head)[-1])
 
 
 def latest(slots: Sequence[bytes], layout: Layout) -> Commit | None:
@@ -134,7 +144,8 @@ def _decoded(slot: bytes, layout: Layout) -> Commit | None:
         if len(rest):
             return None
         total = None if said["total_steps"] is None else int(said["total_steps"])
-        return Commit(sequence, int(said["actual_steps"]), total, said["complete"] is True, groups)
+        steps, runs = int(said["actual_steps"]), int(said["runs"])
+        return Commit(sequence, runs, steps, total, said["complete"] is True, groups)
     except (KeyError, TypeError, ValueError, struct.error, RecursionError):
         return None
 

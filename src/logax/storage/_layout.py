@@ -10,7 +10,9 @@ The names in a file:
 
 from __future__ import annotations
 
+import collections
 import dataclasses
+import functools
 import json
 import re
 from collections.abc import Iterable, Sequence
@@ -57,17 +59,17 @@ class Group:
     outline: Node
     leaves: tuple[Leaf, ...]
 
-    @property
+    @functools.cached_property
     def name(self) -> str:
         """Its name in the file."""
-        return _path(self.parts)
+        return path_of(self.parts)
 
-    @property
+    @functools.cached_property
     def paths(self) -> list[str]:
         """The names of its datasets, one for each leaf."""
-        return [f"{self.name}/{_path(leaf.parts)}" for leaf in self.leaves]
+        return [f"{self.name}/{path_of(leaf.parts)}" for leaf in self.leaves]
 
-    @property
+    @functools.cached_property
     def step_path(self) -> str:
         """The name of the dataset with the steps."""
         return self.free("step")
@@ -178,6 +180,16 @@ class Layout:
         return None if self.config == other.config else "the configuration has another structure"
 
 
+def axis_names(lengths: Iterable[int]) -> list[str]:
+    """What the axes of a row are called: by length, with a number where one is there twice."""
+    seen: collections.Counter[int] = collections.Counter()
+    names = []
+    for length in lengths:
+        names.append(f"axis_{length}" + (f"_{seen[length]}" if seen[length] else ""))
+        seen[length] += 1
+    return names
+
+
 def block_rows(row_bytes: int, most: int | None) -> int:
     """How many rows to write at once."""
     rows = max(1, _BLOCK // (row_bytes + STEP.itemsize))
@@ -214,7 +226,8 @@ def _doubles(names: Sequence[str]) -> list[str]:
     return found
 
 
-def _path(parts: Parts) -> str:
+def path_of(parts: Parts) -> str:
+    """The name in the file of what stands at a place."""
     return "/".join(map(_link, parts)) or "value"
 
 

@@ -32,13 +32,14 @@ def resumed(
         groups = [_kept(source, number, start) for number in range(len(before.groups))]
         steps = before.actual_steps if start is None else min(before.actual_steps, start)
         total = before.total_steps if total is None else total
-        return source.layout, Commit(before.sequence + 1, steps, total, False, groups)
+        runs = before.runs + 1
+        return source.layout, Commit(before.sequence + 1, runs, steps, total, False, groups)
 
 
 def _kept(source: Source, number: int, start: int | None) -> Stand:
     group, stand = source.layout.groups[number], source.commit.groups[number]
     if group.is_once:
-        return stand
+        return Stand.at_start(group) if start == 0 else stand
     steps = source.steps(number)
     end, cuts = len(steps), stand.cuts
     if start is not None:
@@ -60,8 +61,8 @@ def _at(
     steps: Numbers,
     cuts: list[tuple[int, int]],
 ) -> Stand:
-    """The first rows, whole blocks of which stay where they are."""
-    written = end // group.block * group.block
+    """The first rows, of which whole blocks that are in the datasets stay where they are."""
+    written = min(end, source.commit.groups[number].rows) // group.block * group.block
     places = np.arange(written, end)
     columns = [source.rows(number, leaf, places) for leaf in range(len(group.leaves))]
     stand = Stand.at_start(group)

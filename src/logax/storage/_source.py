@@ -7,18 +7,21 @@ wrong with it is one type of error.
 
 from __future__ import annotations
 
-import contextlib
 import os
+import time
+import weakref
 import zlib
-from collections.abc import Iterator
-from typing import Any, Self
+from collections.abc import Callable, Iterator
+from typing import Any, Self, TypeVar
 
 import numpy as np
 
 from logax._errors import described
 from logax._extras import imported
-from logax.storage._commits import Commit, latest
+from logax.storage._claims import is_marked
+from logax.storage._commits import HEAD, Commit, latest, runs_of
 from logax.storage._layout import COMMITS, SCHEMA, STEP, VERSION, Layout
+from logax.storage._window import Window
 from logax.storage.errors import StorageError
 
 Numbers = np.ndarray[Any, Any]
@@ -26,7 +29,10 @@ Numbers = np.ndarray[Any, Any]
 _FILTERS = {1, 2, 3}  # deflate, shuffle, Fletcher-32: HDF5's own
 _MOST_SCHEMA = 64 * 2**20  # bytes
 _DENSEST = 1100  # no deflated byte stands for more
-_TRIES = 20  # a commit may be overwritten while it is read, and a chunk's place not be there yet
+_TRIES = 5  # what is being written may be half there when it is read
+_PAUSE = 0.002  # seconds
+
+Result = TypeVar("Result")
 
 
 class Source:
@@ -37,31 +43,43 @@ class Source:
     """
 
     def __init__(self, path: str) -> None:
-        self.path = path
+        self.path = os.path.abspath(path)
         self._h5py = imported("h5py", "HDF5StorageReader", "hdf5")
         self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._closes = weakref.finalize(self, os.close, self._fd)
         self._file: Any = None
         self._datasets: dict[str, Any] = {}
-        self.commit = Commit(-1, 0, None, False, [])
+        self.commit = Commit(-1, 0, 0, None, False, [])
         try:
-            with self._guarded("open"):
-                self._file = self._h5py.File(path, "r", swmr=True, locking=False)
-                self.layout = Layout.from_json(self._schema())
-                self._start = self._commits_start()
-                self.refresh()
+            self.layout = self._attempt("open", self._begin)
+            self.refresh()
         except BaseException:
             self.close()
             raise
 
-    def close(self) -> None:
-        """Let go of the file."""
+    def _begin(self) -> Layout:
+        layout = Layout.from_json(self._schema())
+        self._start = self._commits_start(layout)
+        return layout
+
+    @property
+    def _opened(self) -> Any:
+        """The file as HDF5 sees it, which is opened when it is needed."""
+        if self._file is None:
+            self._file = self._h5py.File(Window(self._fd), "r")
+        return self._file
+
+    def _forget(self) -> None:
+        """Have HDF5 look anew."""
         self._datasets = {}
         if self._file is not None:
             self._file.close()
             self._file = None
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._forget()
+        self._closes()
 
     def __enter__(self) -> Self:
         return self
@@ -81,32 +99,32 @@ class Source:
         else:
             raise StorageError(f"{self.path} is damaged: none of its two commits is whole.")
         if commit.sequence != self.commit.sequence:
-            with self._guarded("look again at"):
-                for dataset in self._datasets.values():
-                    dataset.refresh()
+            self._forget()
             self.commit = commit
 
     def steps(self, number: int) -> Numbers:
         """The steps of all rows of a group, void ones too, in the order in which they came."""
-        self._check_open()
         group, stand = self.layout.groups[number], self.commit.groups[number]
         if group.is_once:
             return np.zeros(0 if stand.checks is None else 1, STEP)
-        dataset = self._dataset(group.step_path, (), STEP, (group.block,))
-        with self._guarded(f"read the steps of `{group.name}` in"):
+
+        def read() -> Numbers:
+            dataset = self._dataset(group.step_path, (), STEP, (group.block,))
             self._check_rows(dataset, stand.rows, STEP.itemsize, group.step_path)
             return np.concatenate([dataset[: stand.rows], stand.steps])
 
+        return self._attempt(f"read the steps of `{group.name}` in", read)
+
     def rows(self, number: int, leaf: int, places: Numbers) -> Numbers:
         """Rows of one array of a group, by their places in the order in which they came."""
-        self._check_open()
         group, stand = self.layout.groups[number], self.commit.groups[number]
         own, path = group.leaves[leaf], group.paths[leaf]
-        if not own.row_bytes:
-            return np.empty((len(places), *own.stored_shape), own.kind.stored)
         shape = own.stored_shape
-        dataset = self._dataset(path, shape, own.kind.stored, (group.block, *shape))
-        with self._guarded(f"read `{path}` in"):
+        if not own.row_bytes:
+            return np.empty((len(places), *shape), own.kind.stored)
+
+        def read() -> Numbers:
+            dataset = self._dataset(path, shape, own.kind.stored, (group.block, *shape))
             self._check_rows(dataset, stand.rows, own.row_bytes, path)
             result = np.empty((len(places), *shape), own.kind.stored)
             written = places < stand.rows
@@ -116,35 +134,43 @@ class Source:
                 result[target] = block[places[target] - first]
             return result
 
+        return self._attempt(f"read `{path}` in", read)
+
     def once(self, number: int, leaf: int) -> Numbers:
         """An array of a group that is written once."""
-        self._check_open()
         group, stand = self.layout.groups[number], self.commit.groups[number]
         own, path = group.leaves[leaf], group.paths[leaf]
-        with self._guarded(f"read `{path}` in"):
-            value = np.empty(own.stored_shape, own.kind.stored)
-            if own.row_bytes:
+
+        def read() -> Numbers:
+            if not own.row_bytes:
+                value = np.empty(own.stored_shape, own.kind.stored)
+            else:
                 dataset = self._dataset(path, None, own.kind.stored, None)
                 if dataset.shape != own.stored_shape:
                     raise ValueError(f"it has the shape {dataset.shape}")
                 if own.shape:
                     self._check_rows(dataset, 1, own.row_bytes, path)
                 value = np.asarray(dataset[...], own.kind.stored).reshape(own.stored_shape)
-            if (
-                stand.checks is None
-                or zlib.crc32(np.ascontiguousarray(value)) != stand.checks[leaf]
-            ):
+            check = zlib.crc32(np.ascontiguousarray(value))
+            if stand.checks is None or check != stand.checks[leaf]:
                 raise ValueError("its checksum is another one")
             return value
 
+        return self._attempt(f"read `{path}` in", read)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it was let go of."""
+        return not self._closes.alive
+
     def _check_open(self) -> None:
-        if self._file is None:
+        if self.is_closed:
             raise ValueError("`HDF5StorageReader` was closed. Read inside of its `with` block.")
 
     def _schema(self) -> bytes:
         dataset = self._linked(SCHEMA)
         if dataset is None:
-            layout = self._file.attrs.get("logax_layout")
+            layout = self._opened.attrs.get("logax_layout")
             if layout is not None and layout != VERSION:
                 raise StorageError(
                     f"{self.path} has layout {layout}, and this logax reads layout {VERSION}. "
@@ -159,9 +185,9 @@ class Source:
             raise ValueError("its schema is no text")
         return bytes(dataset[...].tobytes())
 
-    def _commits_start(self) -> int:
+    def _commits_start(self, layout: Layout) -> int:
         dataset = self._linked(COMMITS)
-        room = self.layout.slot_bytes
+        room = layout.slot_bytes
         if dataset is None or dataset.shape != (2, room) or dataset.dtype != np.uint8:
             raise ValueError("its commits have another shape")
         start = dataset.id.get_offset()
@@ -174,20 +200,19 @@ class Source:
     ) -> Any:
         """A dataset that is what the schema says."""
         if path not in self._datasets:
-            with self._guarded(f"open `{path}` in"):
-                dataset = self._linked(path)
-                if dataset is None:
-                    raise ValueError("it is not there")
-                self._check_safe(dataset, path)
-                other = shape is not None and dataset.shape[1:] != shape
-                if dataset.dtype != dtype or other or chunks not in (None, dataset.chunks):
-                    raise ValueError("it is not what the schema says")
-                self._datasets[path] = dataset
+            dataset = self._linked(path)
+            if dataset is None:
+                raise ValueError(f"`{path}` is not there")
+            self._check_safe(dataset, path)
+            other = shape is not None and dataset.shape[1:] != shape
+            if dataset.dtype != dtype or other or chunks not in (None, dataset.chunks):
+                raise ValueError(f"`{path}` is not what the schema says")
+            self._datasets[path] = dataset
         return self._datasets[path]
 
     def _linked(self, path: str) -> Any:
         """A dataset by its name, unless that leads elsewhere."""
-        place = self._file
+        place = self._opened
         for part in path.split("/"):
             link = place.get(part, getlink=True) if isinstance(place, self._h5py.Group) else None
             if link is None:
@@ -213,17 +238,40 @@ class Source:
         if stored > os.fstat(self._fd).st_size:
             raise ValueError("it is cut off")
 
-    @contextlib.contextmanager
-    def _guarded(self, what: str) -> Iterator[None]:
-        try:
-            yield
-        except StorageError:
-            raise
-        except (OSError, RuntimeError, ValueError, KeyError, TypeError, OverflowError) as error:
+    def _attempt(self, what: str, read: Callable[[], Result]) -> Result:
+        """Read something; where that fails in a file that is written to, look again."""
+        self._check_open()
+        tries = _TRIES if is_marked(self._fd) else 1
+        while True:
+            try:
+                result = read()
+            except StorageError:
+                raise
+            except (OSError, RuntimeError, ValueError, KeyError, TypeError, OverflowError) as error:
+                tries -= 1
+                if not tries:
+                    raise StorageError(
+                        f"Cannot {what} {self.path}, which is damaged, or no trajectory of logax: "
+                        f"{described(error)}"
+                    ) from error
+                self._forget()
+                time.sleep(_PAUSE)
+                continue
+            self._check_current()
+            return result
+
+    def _check_current(self) -> None:
+        """Raise where another run has written over what is being read."""
+        if self.commit.sequence < 0:
+            return
+        heads = [
+            os.pread(self._fd, HEAD, self._start + self.layout.slot_bytes * slot) for slot in (0, 1)
+        ]
+        if any(runs_of(head) > self.commit.runs for head in heads):
             raise StorageError(
-                f"Cannot {what} {self.path}, which is damaged, or no trajectory of logax: "
-                f"{described(error)}"
-            ) from error
+                f"{self.path} was continued by another run since it was looked at. Write "
+                "`reader.refresh()` to look again."
+            )
 
 
 def _runs(places: Numbers, chosen: Numbers, block: int) -> Iterator[tuple[Any, int, int]]:

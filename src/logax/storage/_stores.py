@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import collections
+import dataclasses
 import zlib
 from collections.abc import Sequence
 from typing import Any
@@ -11,7 +11,7 @@ import numpy as np
 
 from logax.storage._checksums import fletcher32
 from logax.storage._commits import Stand
-from logax.storage._layout import COMMITS, NO_STEP, SCHEMA, STEP, VERSION, Group, Layout
+from logax.storage._layout import COMMITS, NO_STEP, SCHEMA, STEP, VERSION, Group, Layout, axis_names
 from logax.storage._view import Leaf, Row, View
 
 Numbers = np.ndarray[Any, Any]
@@ -44,6 +44,8 @@ class RowStore:
 
     def add(self, row: Row, step: int) -> None:
         """Take a row, which is waited for."""
+        if self._count == self._group.block:  # one that could not be written in an earlier run
+            self._write_block()
         arrays = [np.asarray(x) for x in row]
         if self._group.block == 1:
             self._parcels = [x[None] for x in arrays]
@@ -72,6 +74,10 @@ class RowStore:
         """What may be called safe; where not all was flushed, that is what was so before."""
         if self._flushed != self._rows:
             return before
+        if self._group.block == 1:  # there is no room in a commit
+            return dataclasses.replace(
+                Stand.at_start(self._group), rows=self._rows, cuts=self._cuts
+            )
         steps = self._steps[: self._count].copy()
         columns = [column.copy() for column in self._columns()]
         return Stand(self._rows, steps, columns, self._cuts, None)
@@ -218,22 +224,17 @@ class _Axes:
 
     def __init__(self, file: Any, group: Group) -> None:
         self._file, self._group = file, group
-        self._scales: dict[tuple[int, int], Any] = {}
+        self._scales: dict[str, Any] = {}
 
     def attach(self, dataset: Any) -> None:
-        """Give scales to the axes after the first one, of one length the same where that goes."""
-        seen: collections.Counter[int] = collections.Counter()
-        for axis, length in enumerate(dataset.shape[1:], 1):
-            dataset.dims[axis].attach_scale(self._scale(length, seen[length]))
-            seen[length] += 1
-
-    def _scale(self, length: int, number: int) -> Any:
-        key = (length, number)
-        if key not in self._scales:
-            name = self._group.free(f"axis_{length}" + (f"_{number}" if number else ""))
-            self._scales[key] = self._file.create_dataset(name, (length,), "<f4")
-            self._scales[key].make_scale(f"{_NO_VARIABLE}{length:>10}")
-        return self._scales[key]
+        """Give scales to the axes after the first one."""
+        lengths = dataset.shape[1:]
+        for axis, (name, length) in enumerate(zip(axis_names(lengths), lengths, strict=True), 1):
+            if name not in self._scales:
+                scale = self._file.create_dataset(self._group.free(name), (length,), "<f4")
+                scale.make_scale(f"{_NO_VARIABLE}{length:>10}")
+                self._scales[name] = scale
+            dataset.dims[axis].attach_scale(self._scales[name])
 
 
 def _deflated(level: int) -> dict[str, Any]:

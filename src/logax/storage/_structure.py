@@ -158,18 +158,18 @@ def filled(node: Node, leaves: Iterator[Any]) -> Tree:
 class Focus:
     """Stands for a tree in a function that picks a part of it, and notes which."""
 
-    _steps: tuple[Any, ...]
+    _logax_steps: tuple[Any, ...]
 
     def __init__(self, steps: tuple[Any, ...] = ()) -> None:
-        self._steps = steps
+        self._logax_steps = steps
 
     def __getattr__(self, name: str) -> Focus:
         if name.startswith("__"):
             raise AttributeError(name)
-        return Focus((*self._steps, name))
+        return Focus((*self._logax_steps, name))
 
     def __getitem__(self, key: Any) -> Focus:
-        return Focus((*self._steps, key))
+        return Focus((*self._logax_steps, key))
 
 
 def focused(node: Node, where: Callable[[Any], Any]) -> tuple[Node, int, Parts]:
@@ -186,7 +186,7 @@ def focused(node: Node, where: Callable[[Any], Any]) -> tuple[Node, int, Parts]:
         )
     before = 0
     parts: Parts = ()
-    for step in found._steps:
+    for step in found._logax_steps:
         children = children_of(node)
         names = [key for key, _ in children]
         wanted = step + len(names) if _is_negative(step) and node[0] in ("list", "tuple") else step

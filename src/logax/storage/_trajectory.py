@@ -12,11 +12,13 @@ that the file can be read at any moment, also if no further one follows.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import uuid
 from collections.abc import Sequence
 from typing import Any
 
+from logax._errors import described
 from logax._extras import imported
 from logax.storage._claims import Claim, cut_off, mend_after_kill
 from logax.storage._commits import Commit, Stand, encoded
@@ -68,7 +70,7 @@ class Trajectory:
             claim = Claim(part)
             claim.let_readers_in()
             stands = [Stand.at_start(group) for group in layout.groups]
-            commit = Commit(0, 0, total_steps, False, stands)
+            commit = Commit(0, 0, 0, total_steps, False, stands)
             trajectory = cls(file, claim, layout, views, commit)
             trajectory._write_commit(both=True)
             file.flush()
@@ -97,7 +99,13 @@ class Trajectory:
         access.set_libver_bounds(h5py.h5f.LIBVER_V110, h5py.h5f.LIBVER_V110)
         access.set_file_locking(False, True)
         flags = h5py.h5f.ACC_RDWR | h5py.h5f.ACC_SWMR_WRITE
-        file = h5py.File(h5py.h5f.open(os.fsencode(path), flags, fapl=access))
+        try:
+            file = h5py.File(h5py.h5f.open(os.fsencode(path), flags, fapl=access))
+        except (OSError, RuntimeError) as error:
+            raise StorageError(
+                f"`HDF5StorageWriter` cannot continue {path}: {described(error)} If this process "
+                "has it open, in a reader or in h5py, close it there first."
+            ) from error
         try:
             trajectory = cls(file, claim, layout, views, commit)
             trajectory._write_commit()
@@ -111,6 +119,12 @@ class Trajectory:
     def actual_steps(self) -> int:
         """How many steps have run, by the last commit."""
         return self._commit.actual_steps
+
+    @property
+    def never_written(self) -> list[str]:
+        """The groups that are written once and were not."""
+        groups = zip(self._layout.groups, self._commit.groups, strict=True)
+        return [group.name for group, own in groups if group.is_once and own.checks is None]
 
     @property
     def safe_rows(self) -> dict[str, int]:
@@ -129,6 +143,8 @@ class Trajectory:
             store.finish()
         self._flush(sync)
         self._commit_stands(actual_steps, is_complete=is_complete, sync=sync)
+        if not os.fstat(self._claim.fd).st_nlink:
+            raise StorageError("the file was deleted while it was being written")
         self._file.close()
         self._claim.release()
 
@@ -136,7 +152,7 @@ class Trajectory:
         """Leave the file as it is after a failure, with the rows that need no more room."""
         try:
             self._commit_stands(actual_steps)
-        except OSError:  # then those of the last commit are safe
+        except (OSError, StorageError):  # then those of the last commit are safe
             pass
         finally:
             _close_spoilt(self._file)
@@ -159,8 +175,12 @@ class Trajectory:
     ) -> None:
         before = self._commit
         stands = [store.stand(old) for store, old in zip(self.stores, before.groups, strict=True)]
-        self._commit = Commit(
-            before.sequence + 1, actual_steps, before.total_steps, is_complete, stands
+        self._commit = dataclasses.replace(
+            before,
+            sequence=before.sequence + 1,
+            actual_steps=actual_steps,
+            is_complete=is_complete,
+            groups=stands,
         )
         try:
             self._write_commit(both=is_complete)

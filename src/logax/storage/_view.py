@@ -1,8 +1,8 @@
 """A view of the state as rows: what is computed in a program of its own, and travels from there.
 
-Where the state is made of JAX arrays, a view is compiled together with the copies that it needs:
-one call gives arrays that nobody else owns, small ones packed into one. Any other state, and a view
-that wants to see numbers, is looked at as it is, with a copy of each array.
+Where the numbers of the state are JAX arrays, a view is compiled together with the copies that it
+needs: one call gives arrays that nobody else owns, small ones packed into one. Any other state, and
+a view that wants to see numbers, is looked at as it is, with a copy of each array.
 
 What a view gives must not change its structure, its shapes and its types. In a compiled view that
 is looked at when it is traced, which JAX does anew whenever it could have changed.
@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -75,12 +75,13 @@ class View:
         self.leaves: list[Leaf] = []
         self._on_device: list[int] = []
         self._on_host: list[int] = []
-        self._constants: list[Any] = []
+        self._constants: dict[Any, list[Any]] = {}
         self._compiled: Any = None
         self._passed: Any = None  # types and shapes that were found right
         self._stays = False  # what is computed is on the host already
         try:
-            if _is_traceable(state) and self._is_compiled(state):
+            split = _split(*jax.tree.flatten(state))
+            if split is not None and _are_together(split[1]) and self._is_compiled(*split):
                 self._compiled = jax.jit(self._traced, static_argnums=0)
             else:
                 self._learn(view(state))
@@ -93,29 +94,31 @@ class View:
             [(x.stored_shape, x.kind) for x in device], seals=seals and _is_on_one_device(state)
         )
 
-    def _is_compiled(self, state: Any) -> bool:
+    def _is_compiled(self, frame: Frame, given: list[Any]) -> bool:
         try:
-            jax.eval_shape(lambda state: self._learn(self._view(state)), state)
+            jax.eval_shape(lambda given: self._learn(self._view(frame.filled(given))), given)
         except _NEEDS_NUMBERS:
             return False
         return True
 
     def __call__(self, state: Any) -> Row:
         """One row, which neither waits for the device nor shares memory with the state."""
-        given, structure = jax.tree.flatten(state)
-        if self._compiled is not None and _ARRAYS.issuperset(map(type, given)):
-            arrays: list[Any] = self._compiled(structure, given)
+        leaves, structure = jax.tree.flatten(state)
+        split = None if self._compiled is None else _split(leaves, structure)
+        if split is not None:
+            arrays: list[Any] = self._compiled(*split)
+            if self._on_host:
+                arrays = arrays + self._constants[_signature(*split)]
             if self._stays:
-                return arrays + self._constants
+                return arrays
             self._stays = _is_on_host(arrays)
         else:
-            refuse_tracers(given)
+            refuse_tracers(leaves)
             arrays = copied([_raw(leaf) for leaf in self._checked(self._view(state))])
             if self._compiled is not None:
-                self._remember_constants(arrays)
-                arrays = self._packed(arrays)
+                arrays = self._packed(arrays) + self._others(arrays)
         on_their_way(arrays)
-        return arrays + self._constants
+        return arrays
 
     def columns(self, rows: Sequence[Numbers]) -> list[Numbers]:
         """Of rows on the host, stacked, the column of each leaf, as it is stored."""
@@ -141,18 +144,17 @@ class View:
         found = zip(self._on_device, self._parcels.chunks(rows[:travelled]), strict=True)
         return {i: chunk for i, chunk in found if chunk is not None}
 
-    def _traced(self, structure: Any, given: list[Any]) -> list[Any]:
-        state = jax.tree.unflatten(structure, given)
-        leaves = [_raw(leaf) for leaf in self._checked(self._view(state))]
-        self._remember_constants(leaves)
+    def _traced(self, frame: Frame, given: list[Any]) -> list[Any]:
+        leaves = [_raw(leaf) for leaf in self._checked(self._view(frame.filled(given)))]
+        # What is no JAX array is the same for all states of these types, and keeps its own type.
+        self._constants[_signature(frame, given)] = self._others(leaves)
         return self._packed(leaves)
 
     def _packed(self, leaves: list[Any]) -> list[Any]:
         return self._parcels.pack([jnp.asarray(leaves[i]) for i in self._on_device])
 
-    def _remember_constants(self, leaves: list[Any]) -> None:
-        """What a compiled view gives that is no JAX array never changes, and keeps its type."""
-        self._constants = [np.asarray(leaves[i]) for i in self._on_host]
+    def _others(self, leaves: list[Any]) -> list[Any]:
+        return [np.asarray(leaves[i]) for i in self._on_host]
 
     def _learn(self, given: Tree) -> list[Any]:
         """Note what a view gives, the first time."""
@@ -165,7 +167,7 @@ class View:
     def _checked(self, given: Tree) -> list[Any]:
         """The leaves of what a view gives, if these are the same as ever."""
         leaves, structure = jax.tree.flatten(given)
-        signature = (structure, [(type(x), np.shape(x), getattr(x, "dtype", None)) for x in leaves])
+        signature = (structure, [(type(x), np.shape(x), _dtype_of(x)) for x in leaves])
         if signature == self._passed:
             return leaves
         outline, found = outlined(given)
@@ -186,7 +188,8 @@ class View:
                 raise ValueError(
                     f"The view of `{self._name}` must always give the same shapes and types, and "
                     f"`{'/'.join(parts) or 'value'}`, which was {leaf.said}, is now {own.said}. "
-                    "This row was not stored; all others are."
+                    "This row was not stored; all others are. If all states are like this one, "
+                    "give `initial_state` as they are, by `jax.eval_shape(step, state)`."
                 )
         if [id(x) for x in leaves] == [id(x) for _, x in found]:
             self._passed = signature
@@ -195,12 +198,14 @@ class View:
     def _leaf(self, parts: Parts, x: Any) -> Leaf:
         name = "/".join(parts) or "value"
         numbers = x
-        if isinstance(x, bool | int | float | complex):
+        if isinstance(x, _NUMBERS):
             numbers = np.asarray(x)
-        if not isinstance(numbers, jax.Array | np.ndarray | np.generic):
+        is_array = isinstance(numbers, jax.Array | np.ndarray | np.generic)
+        if not is_array or isinstance(numbers, np.ma.MaskedArray):
             raise TypeError(
                 f"The view of `{self._name}` must give arrays and numbers, and `{name}` is "
-                f"{received(x)}. Leave it out, or store a number that stands for it."
+                f"{received(x)}. Leave it out (of an equinox module all that is no array, by "
+                "`eqx.filter(module, eqx.is_array)`), or store a number that stands for it."
             )
         kind = kind_of(numbers)
         if kind is None:
@@ -223,21 +228,71 @@ def _raw(leaf: Any) -> Any:
     return jax.random.key_data(leaf) if is_key else leaf
 
 
+def _signature(frame: Frame, arrays: list[Any]) -> Any:
+    """What a program is compiled for."""
+    return frame, tuple((x.shape, x.dtype) for x in arrays)
+
+
+def _dtype_of(leaf: Any) -> Any:
+    """The type of a number; that of an int of Python depends on how large it is."""
+    return np.asarray(leaf).dtype if type(leaf) is int else getattr(leaf, "dtype", None)
+
+
 def _is_on_one_device(state: Any) -> bool:
     """Whether arrays can be looked at from end to end without other devices."""
-    leaves = jax.tree.leaves(state)
-    return all(isinstance(x, jax.Array) and len(x.devices()) == 1 for x in leaves)
+    arrays = [x for x in jax.tree.leaves(state) if isinstance(x, jax.Array | jax.ShapeDtypeStruct)]
+    return all(isinstance(x, jax.Array) and len(x.devices()) == 1 for x in arrays)
+
+
+def _are_together(arrays: list[Any]) -> bool:
+    """Whether one program can take them all."""
+    return len({frozenset(x.devices()) for x in arrays if isinstance(x, jax.Array)}) <= 1
 
 
 def _is_on_host(arrays: list[Any]) -> bool:
-    return all(device.platform == "cpu" for array in arrays for device in array.devices())
+    devices = {x for array in arrays if isinstance(array, jax.Array) for x in array.devices()}
+    return all(device.platform == "cpu" for device in devices)
 
 
-def _is_traceable(state: Any) -> bool:
-    """Whether a program sees all of a state: numbers of Python and NumPy would lose bits there."""
-    return _ARRAYS.issuperset(map(type, jax.tree.leaves(state)))
+class Frame(NamedTuple):
+    """What a state is besides its arrays: its structure, and leaves that are no numbers."""
+
+    structure: Any
+    others: tuple[tuple[int, Any], ...] = ()
+
+    def filled(self, arrays: list[Any]) -> Any:
+        """The state with these arrays."""
+        leaves = list(arrays)
+        for i, other in self.others:
+            leaves.insert(i, other)
+        return jax.tree.unflatten(self.structure, leaves)
 
 
+def _split(leaves: list[Any], structure: Any) -> tuple[Frame, list[Any]] | None:
+    """The arrays of a state, and the rest; None if a program cannot see all of it.
+
+    Numbers of Python and NumPy would lose bits in a program. Functions and texts, which modules
+    have among their leaves, belong to the program.
+    """
+    if _ARRAYS.issuperset(map(type, leaves)):
+        return Frame(structure), leaves
+    others = tuple((i, x) for i, x in enumerate(leaves) if type(x) not in _ARRAYS)
+    if not all(_belongs_to_the_program(x) for _, x in others):
+        return None
+    return Frame(structure, others), [x for x in leaves if type(x) in _ARRAYS]
+
+
+def _belongs_to_the_program(leaf: Any) -> bool:
+    if hasattr(leaf, "dtype") or isinstance(leaf, _NUMBERS):
+        return False
+    try:
+        hash(leaf)
+    except TypeError:
+        return False
+    return True
+
+
+_NUMBERS = (bool, int, float, complex)
 _ARRAYS = {ConcreteArray, jax.ShapeDtypeStruct}
 _NEEDS_NUMBERS = (
     jax.errors.ConcretizationTypeError,

@@ -10,9 +10,11 @@ from typing import Any, Generic, Self
 import jax
 import numpy as np
 
+from logax._columns.export import free_name
 from logax._compat import Tree
 from logax._errors import received
 from logax._extras import imported
+from logax.storage._layout import axis_names, path_of
 from logax.storage._order import in_order, valid
 from logax.storage._source import Source
 from logax.storage._structure import (
@@ -75,14 +77,15 @@ class StoredGroup(Generic[Storage]):
         """Type and shape of a row, for each array: `{"energy": "float32"}`."""
         parts = parts_of(self._outline)
         leaves = zip(parts, self._leaves(), strict=True)
-        return {"/".join(own) or "value": leaf.said for own, (_, leaf) in leaves}
+        return {path_of(own): leaf.said for own, (_, leaf) in leaves}
 
     def __len__(self) -> int:
         return len(self.steps)
 
     def __repr__(self) -> str:
         arrays = ", ".join(f"{name}: {said}" for name, said in self.arrays.items())
-        rows = "once" if self.is_once else f"{len(self)} rows"
+        rows = "closed" if self._source.is_closed else f"{len(self)} rows"
+        rows = "once" if self.is_once else rows
         return f"<StoredGroup `{self._prefix}`, {rows}: {arrays}>"
 
     def __getitem__(self, index: Any) -> Storage:
@@ -136,20 +139,23 @@ class StoredGroup(Generic[Storage]):
     def to_xarray(self) -> Any:
         """The group as an `xarray.Dataset`, with the dimension and the coordinate `step`.
 
-        PRNG keys are in it as the numbers that they are made of, and types that NumPy lacks as
-        float32 or int32.
+        That is `step_` where there is an array called `step`, as in the file. Other axes are called
+        by their length, `axis_3`, and are the same for all arrays. PRNG keys are in it as the
+        numbers that they are made of, and types that NumPy lacks as float32 or int32.
         """
         xarray = imported("xarray", "group.to_xarray()")
         places, steps = self._order()
-        rows = () if self.is_once else ("step",)
+        arrays = self.arrays
+        step = free_name("step", arrays)
+        rows = () if self.is_once else (step,)
         variables = {}
-        for name, (number, leaf) in zip(self.arrays, self._leaves(), strict=True):
+        for name, (number, leaf) in zip(arrays, self._leaves(), strict=True):
             numbers = self._raw(number, places)
             if not leaf.kind.is_key:
                 numbers = _widened(leaf.kind.to_true(numbers, self._shape(leaf, numbers)))
-            axes = [f"{name}_{axis}" for axis in range(numbers.ndim - len(rows))]
-            variables["step_" if name == "step" else name] = ((*rows, *axes), numbers)
-        return xarray.Dataset(variables, {} if self.is_once else {"step": steps})
+            axes = [free_name(axis, arrays) for axis in axis_names(numbers.shape[len(rows) :])]
+            variables[name] = ((*rows, *axes), numbers)
+        return xarray.Dataset(variables, {} if self.is_once else {step: steps})
 
     @property
     def arrived(self) -> int:
@@ -223,7 +229,11 @@ class StoredGroup(Generic[Storage]):
 
     def _check_written(self) -> None:
         if not len(self):
-            raise IndexError(f"`{self.name}` was not written: the writer was never given step 0.")
+            if self._source.commit.is_complete:
+                why = "the writer was never given step 0"
+            else:
+                why = "at the last look; `reader.refresh()` looks again"
+            raise IndexError(f"`{self.name}` was not written: {why}.")
 
     def _chosen(self, index: Any, rows: int) -> Any:
         """The rows that an index means: one, or several."""
@@ -231,23 +241,25 @@ class StoredGroup(Generic[Storage]):
             return np.arange(rows)
         if isinstance(index, slice):
             return np.arange(rows)[index]
-        if isinstance(index, (list, np.ndarray)):
+        if isinstance(index, (list, range, np.ndarray, jax.Array)) and np.ndim(index) == 1:
             numbers = np.asarray(index)
-            if numbers.ndim == 1 and (numbers.dtype == bool or numbers.dtype.kind in "iu"):
+            if not len(numbers):
+                return np.arange(0)
+            if numbers.dtype.kind in "biu":
                 try:
                     return np.arange(rows)[numbers]
                 except IndexError as error:
                     raise IndexError(f"`{self.name}` has {rows} rows: {error}.") from None
-            if numbers.ndim == 1 and not len(numbers):
-                return np.arange(0)
         try:
-            number = operator.index(index)
+            number = None if isinstance(index, bool) else operator.index(index)
         except TypeError:
+            number = None
+        if number is None:
             raise TypeError(
                 f"`{self.name}` is indexed by rows, with a whole number, a slice, a list of "
                 f"numbers or `...`, and got {received(index)}. For a part of each row write "
                 f"`group.focus(lambda row: {self._example()})`."
-            ) from None
+            )
         if not -rows <= number < rows:
             raise IndexError(f"`{self.name}` has {rows} rows, and got index {number}.")
         return number % rows

@@ -6,9 +6,10 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, overload
 
 from logax._checks import in_seconds
+from logax._columns.export import free_name
 from logax._errors import received, warn_user
 from logax._extras import imported
 from logax._files import as_path
@@ -18,7 +19,12 @@ from logax.storage._structure import focused, parts_of
 from logax.storage.config import Storage, WriterGroupConfig
 from logax.storage.group import StoredGroup
 
-Config = TypeVar("Config")
+if TYPE_CHECKING:  # Python knows defaults since 3.13, type checkers before
+    from typing_extensions import TypeVar as TypeVarWithDefault
+
+    Config = TypeVarWithDefault("Config", default=Any)
+else:
+    Config = TypeVar("Config")
 
 _STILL = 0.5  # seconds without a row, after which to ask whether somebody still writes
 
@@ -42,8 +48,8 @@ class HDF5StorageReader(Generic[Config]):
       StorageError: It is no such file, or it is damaged.
     """
 
-    def __init__(self: HDF5StorageReader[Any], path: str | os.PathLike[str]) -> None:
-        self._path = as_path("HDF5StorageReader", "path", path)
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._path = os.path.abspath(as_path("HDF5StorageReader", "path", path))
         if os.path.isdir(self._path):
             raise IsADirectoryError(
                 f"`HDF5StorageReader` takes the path of a file, and {self._path} is a folder."
@@ -102,13 +108,9 @@ class HDF5StorageReader(Generic[Config]):
     ) -> StoredGroup[Storage]: ...
 
     @overload
-    def focus_group(
-        self, group: str | Callable[[Any], Any], *, like: Any = None
-    ) -> StoredGroup[Any]: ...
+    def focus_group(self, group: str, *, like: Any = None) -> StoredGroup[Any]: ...
 
-    def focus_group(
-        self, group: str | Callable[[Any], Any], *, like: Any = None
-    ) -> StoredGroup[Any]:
+    def focus_group(self, group: Any, *, like: Any = None) -> Any:
         """One group.
 
         Args:
@@ -148,13 +150,23 @@ class HDF5StorageReader(Generic[Config]):
         own = StoredGroup[Any](self._source, number)
         return own if like is None else own.like(like)
 
+    @overload
     def follow(
         self,
-        group: str | Callable[[Any], Any] | StoredGroup[Storage],
+        group: Callable[[Config], WriterGroupConfig[Any, Storage]] | StoredGroup[Storage],
         *,
         poll_seconds: float = 0.1,
         timeout: float | None = None,
-    ) -> Iterator[Storage]:
+    ) -> Iterator[Storage]: ...
+
+    @overload
+    def follow(
+        self, group: str, *, poll_seconds: float = 0.1, timeout: float | None = None
+    ) -> Iterator[Any]: ...
+
+    def follow(
+        self, group: Any, *, poll_seconds: float = 0.1, timeout: float | None = None
+    ) -> Iterator[Any]:
         """The rows of a group, from the first on, as they come, until the file is complete.
 
         Rows come in the order in which they were written. If the writer was killed, they end with a
@@ -206,12 +218,18 @@ class HDF5StorageReader(Generic[Config]):
     def to_xarray(self) -> Any:
         """All groups as an `xarray.DataTree`, one dataset each, see `StoredGroup.to_xarray`.
 
-        Slashes, which trees keep for themselves, are dots in the names of arrays.
+        Slashes, which trees keep for themselves, are dots in the names of arrays. A group that is
+        to be written once and was not is left out.
         """
         xarray = imported("xarray", "reader.to_xarray()")
         groups = {}
         for number, name in enumerate(self.list_groups()):
-            dataset = StoredGroup[Any](self._source, number).to_xarray()
-            names = {own: own.replace("/", ".") for own in (*dataset.variables, *dataset.sizes)}
+            group = StoredGroup[Any](self._source, number)
+            if group.is_once and not len(group):
+                continue
+            dataset = group.to_xarray()
+            names: dict[Any, str] = {}
+            for own in sorted({*dataset.variables, *dataset.sizes}, key=lambda own: "/" in own):
+                names[own] = free_name(own.replace("/", "."), names.values())
             groups[f"/{name}"] = dataset.rename(names)
         return xarray.DataTree.from_dict(groups)

@@ -8,11 +8,12 @@ of the end of the block.
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import os
 import re
+import threading
 import time
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -35,6 +36,9 @@ from logax.storage.errors import StorageError
 THREAD = "logax-storage"
 _MODES = ("x", "w", "a")
 _GZIP = 4
+_MOST_STEPS = 2**63
+_MOST_BLOCKS = 2**14  # that are laid out: HDF5 visits each of them at the end
+_ENOUGH = 3  # interrupts, after which nothing is waited for
 _PATIENCE = 1.0  # seconds before the end of a block shows what it waits for
 
 
@@ -132,6 +136,10 @@ class HDF5StorageWriter(EnteredLogger):
             )
         ]
         check_names(groups)
+        self._extents = [
+            min(extent, _MOST_BLOCKS * group.block)
+            for extent, group in zip(self._extents, groups, strict=True)
+        ]
         self._layout, self._total = Layout(outline, tuple(groups)), total
         self._check_path()
         self._run: _Run | None = None
@@ -151,6 +159,8 @@ class HDF5StorageWriter(EnteredLogger):
         self._check_path()
         self._run = _Run(self._path, self._opened(), self._seconds, self._sync)
         self._run.begin(self._limit, self._drops)
+        # Who enters and never leaves has their rows all the same, at the latest when Python exits.
+        self._forgotten = weakref.finalize(self, self._run.end)
         self._groups = list(
             zip(self._schedules, self._views, self._run.trajectory.stores, strict=True)
         )
@@ -179,11 +189,11 @@ class HDF5StorageWriter(EnteredLogger):
                 )
             except FileExistsError as error:
                 raise _exists(self._path) from error
-        except RuntimeError as error:  # of HDF5, which also raises those
-            if isinstance(error, StorageError):
+        except (OSError, RuntimeError) as error:
+            if isinstance(error, StorageError) or not _is_of_hdf5(error):
                 raise
             raise StorageError(
-                f"`{type(self).__name__}` cannot make {self._path}: {described(error)}"
+                f"`{type(self).__name__}` cannot make {self._path}: {_told(error)}"
             ) from error
         finally:
             if claim is not None:
@@ -200,9 +210,9 @@ class HDF5StorageWriter(EnteredLogger):
         run = self._run
         if run is None:
             raise _forked()
-        if step < 0:
+        if not 0 <= step < _MOST_STEPS:
             raise ValueError(
-                f"`{type(self).__name__}.log` takes steps of 0 or more, and got {step}."
+                f"`{type(self).__name__}.log` takes steps from 0 to 2**63 - 1, and got {step}."
             )
         run.tell()
         errors: list[BaseException] = []
@@ -219,13 +229,20 @@ class HDF5StorageWriter(EnteredLogger):
     def _end(self, error: BaseException | None) -> None:
         run, self._run = self._run, None
         if run is not None:
+            self._forgotten.detach()
             run.end(error)
+            never = [x for x in run.trajectory.never_written if error is None]
+            if never and run.actual_steps:
+                warn_user(
+                    f"{', '.join(f'`{name}`' for name in never)} was never written: `Once()` is "
+                    f"step 0, and `{type(self).__name__}.log` was not called with it."
+                )
 
     def _reset(self) -> None:
         """In a process that was forked the file is not ours."""
         run, self._run = getattr(self, "_run", None), None
         if run is not None:
-            atexit.unregister(run.end)
+            self._forgotten.detach()
             run.trajectory.disown()
 
 
@@ -240,17 +257,24 @@ class _Run:
         self._failure: StorageError | None = None
         self._is_dirty = False
         self._lost = self._dropped = 0
+        self._entrance, self._ends = threading.Lock(), False
         self._given_up = self._is_over = False
 
     def begin(self, limit: int, drops: bool) -> None:
         """Start the thread, with a queue of so many bytes."""
         self._worker.limit, self._worker.blocks = limit, not drops
         self._worker.start()
-        atexit.register(self.end)
 
     def put(self, size: int, store: Any, row: Row, step: int) -> None:
         """Have a row written."""
-        if not self._worker.put(size, self._add, store, row, step):
+        with self._entrance:
+            if self._ends:
+                raise RuntimeError(
+                    "`HDF5StorageWriter.log` was called while its block ended, and the row of step "
+                    f"{step} was not stored. Leave the block when all threads are done."
+                )
+            takes = self._worker.put(size, self._add, store, row, step)
+        if not takes:
             if not self._dropped:
                 warn_user(
                     "`HDF5StorageWriter` leaves out rows, since its queue of "
@@ -265,16 +289,15 @@ class _Run:
 
     def end(self, error: BaseException | None = None) -> None:
         """Write all that is left, close the file, and tell what went wrong."""
-        atexit.unregister(self.end)
-        interrupt: BaseException | None = None
-        try:
-            self._drain()
-        except BaseException as other:  # noqa: BLE001 - raised below, when the file is closed
-            interrupt = other
-            self._given_up = True
+        # Who interrupts the end gets all rows all the same, unless they do so again.
+        interrupts = [] if error is None or isinstance(error, Exception) else [error]
+        with self._entrance:
+            self._ends = True
+        self._insist(self._drain, interrupts)
         self._worker.put(0, self._finish, waits=False)
-        self._worker.drain(None)
+        self._insist(lambda: self._worker.drain(None), interrupts)
         self._worker.stop()
+        interrupt = next((each for each in interrupts if each is not error), None)
         if self._dropped:
             warn_user(
                 f"`HDF5StorageWriter` left out {self._dropped} rows, since its queue of "
@@ -282,9 +305,22 @@ class _Run:
                 '`HDF5StorageWriter(..., queue_bytes=..., when_full="block")`.'
             )
         if interrupt is not None:
-            add_note(interrupt, _left_out(self._lost))
+            if self._lost:
+                add_note(interrupt, _left_out(self._lost))
             raise interrupt
         self._tell_at_end(error)
+
+    def _insist(self, wait: Callable[[], object], interrupts: list[BaseException]) -> None:
+        """Wait for something, through an interrupt; after the second one rows are given up."""
+        while True:
+            try:
+                wait()
+                return
+            except BaseException as interrupt:
+                interrupts.append(interrupt)
+                self._given_up = len(interrupts) > 1
+                if len(interrupts) > _ENOUGH:
+                    raise
 
     def _tell_at_end(self, error: BaseException | None) -> None:
         failure = self._failure
@@ -307,7 +343,7 @@ class _Run:
             while not self._worker.drain(time.monotonic() + 0.1):
                 left = self._worker.waiting
                 if bar is None:
-                    bar = Bar(None, first, 0, "writing")
+                    bar = Bar(None, first, 0, "writing rows")
                 if time.monotonic() >= bar.due:
                     bar.draw(first - left)
         finally:
@@ -362,6 +398,11 @@ def _told(error: BaseException) -> str:
     """What was raised; of what HDF5 says of the system's errors, what the system said."""
     found = re.search(r"errno = (\d+)", str(error))
     return described(error if found is None else OSError(int(found[1]), os.strerror(int(found[1]))))
+
+
+def _is_of_hdf5(error: BaseException) -> bool:
+    """Whether it has no number of the system's errors of its own."""
+    return not (isinstance(error, OSError) and error.strerror)
 
 
 def _left_out(number: int) -> str:

@@ -1,0 +1,314 @@
+"""Files that are damaged, cut, or made by somebody who means harm.
+
+Reading one gives exactly what was written, or raises `StorageError`: it does not crash, hang, take
+memory without bounds, or open another file. All this is tried in processes whose memory and time
+are limited.
+"""
+
+from __future__ import annotations
+
+import collections
+from pathlib import Path
+
+import pytest
+
+from storage_processes import run
+
+BEGIN = """
+import collections, json, random, resource
+from logax.storage import _commits, _layout
+
+ROWS = 400
+
+def state(step):
+    return {
+        "a": np.arange(40) + step,
+        "b": np.float32(step),
+        "c": np.full(3, -1 - step, np.int32),
+        "d": np.float64(1) / (step + 1),
+    }
+
+def make(path, is_killed, **options):
+    config = two_groups()
+    pid = os.fork()
+    if not pid:
+        with HDF5StorageWriter(path, config, state(0), flush_seconds=0.01, **options) as logger:
+            for step in range(ROWS):
+                logger.log(state(step), step)
+            if is_killed:
+                with HDF5StorageReader(path) as reader:
+                    while len(reader.focus_group("rows")) < ROWS:
+                        reader.refresh()
+                os.kill(os.getpid(), signal.SIGKILL)
+        os._exit(0)
+    os.waitpid(pid, 0)
+
+def is_right(path):
+    with HDF5StorageReader(path) as reader:
+        group = reader.focus_group("rows")
+        steps, found, n = group.steps, group[...], len(group)
+        once = reader.focus_group("start")
+        start = once[...] if len(once) else state(0)
+        is_complete = reader.complete
+    wanted = [state(step) for step in range(n)]
+    right = np.array_equal(steps, np.arange(n))
+    for name in "abcd":
+        right &= found[name].shape == (n, *state(0)[name].shape)
+        right &= not n or np.array_equal(found[name], [each[name] for each in wanted])
+        right &= np.array_equal(start[name], state(0)[name])
+        right &= found[name].dtype == state(0)[name].dtype
+    return bool(right and (n == ROWS or not is_complete))
+
+def limit(more):
+    with open("/proc/self/statm") as text:
+        now = int(text.read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (now + more, now + more))
+
+def judged(path):
+    try:
+        return "right" if is_right(path) else "WRONG"
+    except StorageError:
+        return "told"
+    except Exception as error:
+        return f"{type(error).__name__}, WRONG"
+"""
+
+DAMAGE = """
+names, ways, number, seed = arguments
+options = {"complete": (False, {}), "complete, compressed": (False, {"compression": 4})}
+options |= {"killed": (True, {}), "killed, compressed": (True, {"compression": 4})}
+whole = {}
+for name in names:
+    is_killed, own = options[name]
+    make(folder / name, is_killed, **own)
+    assert judged(folder / name) == "right"
+    whole[name] = (folder / name).read_bytes()
+limit(2**28)
+signal.alarm(60)
+draw = random.Random(seed)
+for name in names:
+    for way in ways:
+        for _ in range(number):
+            data = bytearray(whole[name])
+            at, other = draw.randrange(len(data)), draw.randrange(len(data))
+            length = min(draw.choice([1, 8, 100, 1000, 10_000]), len(data) - max(at, other))
+            if way == "flip":
+                data[at] ^= 1 << draw.randrange(8)
+            elif way == "cut":
+                del data[at:]
+            elif way == "zero":
+                data[at : at + length] = bytes(length)
+            elif way == "overwrite":
+                data[at : at + length] = draw.randbytes(length)
+            elif way == "double":
+                data[at : at + length] = data[other : other + length]
+            elif way == "remove":
+                del data[at : at + length]
+            elif way == "random":
+                data = data[: draw.choice([0, 8])] + draw.randbytes(length)
+            path.write_bytes(data)
+            print(name, way, at, other, length, end=": ")
+            print(judged(path))
+"""
+
+
+def check_damage(
+    folder: Path, names: list[str], ways: list[str], number: int, seed: int
+) -> collections.Counter[str]:
+    """Damage files, and count what reading them came to."""
+    code, said, errors = run(BEGIN + DAMAGE, folder, names, ways, number, seed)
+    lines = said.splitlines()
+    assert (code, errors) == (0, ""), lines[-1]
+    assert len(lines) == len(names) * len(ways) * number
+    assert [line for line in lines if line.endswith("WRONG")] == []
+    return collections.Counter(line.rpartition(": ")[2] for line in lines)
+
+
+COMPLETE, KILLED = ["complete", "complete, compressed"], ["killed", "killed, compressed"]
+
+
+def test_a_bit_that_flips_is_told_or_does_no_harm(tmp_path: Path) -> None:
+    found = check_damage(tmp_path, [*COMPLETE, *KILLED], ["flip"], 40, 0)
+    assert found["told"] > 0 < found["right"]  # some bits mean nothing, and commits are there twice
+
+
+def test_a_file_that_is_cut_is_told(tmp_path: Path) -> None:
+    found = check_damage(tmp_path, ["complete", "killed"], ["cut"], 30, 0)
+    assert found["told"] > 40
+
+
+def test_a_file_of_other_bytes_is_told(tmp_path: Path) -> None:
+    assert check_damage(tmp_path, ["complete"], ["random"], 50, 0) == {"told": 50}
+
+
+def test_parts_that_are_lost_or_doubled_are_told(tmp_path: Path) -> None:
+    check_damage(tmp_path, ["complete"], ["zero", "overwrite", "double", "remove"], 15, 0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*COMPLETE, *KILLED])
+def test_hundreds_of_bits_that_flip_are_told_or_do_no_harm(tmp_path: Path, name: str) -> None:
+    check_damage(tmp_path, [name], ["flip"], 500, 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*COMPLETE, *KILLED])
+def test_files_that_are_cut_anywhere_are_told(tmp_path: Path, name: str) -> None:
+    check_damage(tmp_path, [name], ["cut"], 200, 1)
+
+
+@pytest.mark.slow
+def test_a_thousand_files_with_parts_lost_or_doubled_are_told(tmp_path: Path) -> None:
+    ways = ["zero", "overwrite", "double", "remove", "random"]
+    check_damage(tmp_path, [*COMPLETE, *KILLED], ways, 50, 2)
+
+
+CRAFTED = """
+def with_schema(file, change):
+    text = json.loads(bytes(file["logax/schema"][...]))
+    change(text)
+    put_schema(file, json.dumps(text).encode())
+
+def put_schema(file, text):
+    del file["logax/schema"]
+    data = np.frombuffer(text, np.uint8)
+    file.create_dataset("logax/schema", data=data, chunks=data.shape, fletcher32=True)
+
+def with_commit(file, change):
+    layout = _layout.Layout.from_json(bytes(file["logax/schema"][...]))
+    slots = [bytes(each) for each in file["logax/commits"][...]]
+    commit = _commits.latest(slots, layout)
+    change(commit)
+    data = b"".join(_commits.encoded(commit)).ljust(layout.slot_bytes, bytes(1))
+    for slot in (0, 1):
+        file["logax/commits"][slot] = np.frombuffer(data, np.uint8)
+
+def huge_shape(file):
+    with_schema(file, lambda text: text["groups"][0]["leaves"][0].update(shape=[2**40]))
+
+def huge_once(file):
+    with_schema(file, lambda text: text["groups"][1]["leaves"][0].update(shape=[2**40]))
+
+def huge_block(file):
+    with_schema(file, lambda text: text["groups"][0].update(block=2**50))
+
+def huge_dataset(file):
+    old = file["rows/a"]
+    chunks, dtype = old.chunks, old.dtype
+    del file["rows/a"]
+    file.create_dataset("rows/a", (2**40, 40), dtype, chunks=chunks, maxshape=(None, 40))
+    huge_rows(file)
+
+def huge_rows(file):
+    with_commit(file, lambda commit: setattr(commit.groups[0], "rows", 2**50))
+
+def negative_rows(file):
+    with_commit(file, lambda commit: setattr(commit.groups[0], "rows", -5))
+
+def more_rows(file):
+    with_commit(file, lambda commit: setattr(commit.groups[0], "rows", ROWS + 100))
+
+def odd_cuts(file):
+    with_commit(file, lambda commit: setattr(commit.groups[0], "cuts", [(2**70, "x")]))
+
+def external_link(file):
+    del file["rows/a"]
+    file["rows/a"] = h5py.ExternalLink(str(folder / "secret.h5"), "rows/a")
+
+def external_group(file):
+    del file["rows"]
+    file["rows"] = h5py.ExternalLink(str(folder / "secret.h5"), "rows")
+
+def external_schema(file):
+    del file["logax/schema"]
+    file["logax/schema"] = h5py.ExternalLink(str(folder / "secret.h5"), "logax/schema")
+
+def soft_link(file):
+    file.move("rows/a", "elsewhere")
+    file["rows/a"] = h5py.SoftLink("/elsewhere")
+
+def virtual(file):
+    old = file["rows/a"]
+    layout = h5py.VirtualLayout(old.shape, old.dtype)
+    layout[...] = h5py.VirtualSource(str(folder / "secret.h5"), "rows/a", old.shape)
+    del file["rows/a"]
+    file.create_virtual_dataset("rows/a", layout)
+
+def external_bytes(file):
+    old = file["rows/a"]
+    shape, dtype = old.shape, old.dtype
+    del file["rows/a"]
+    file.create_dataset("rows/a", shape, dtype, external=[(str(folder / "secret.h5"), 0, 2**20)])
+
+def external_commits(file):
+    shape = file["logax/commits"].shape
+    del file["logax/commits"]
+    file.create_dataset(
+        "logax/commits", shape, "u1", external=[(str(folder / "secret.h5"), 0, 2**24)]
+    )
+
+def unknown_filter(file):
+    old = file["rows/a"]
+    plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    plist.set_chunk(old.chunks)
+    plist.set_filter(32_100, h5py.h5z.FLAG_OPTIONAL, ())
+    space = h5py.h5s.create_simple(old.shape, (h5py.h5s.UNLIMITED, 40))
+    kind = old.id.get_type()
+    del file["rows/a"]
+    h5py.h5d.create(file["rows"].id, b"a", kind, space, plist)
+
+def nested(file):
+    put_schema(file, b"[" * 200_000 + b"]" * 200_000)
+
+def nested_outline(file):
+    def change(text):
+        for _ in range(500):
+            text["groups"][0]["outline"] = ["list", [text["groups"][0]["outline"]]]
+    with_schema(file, change)
+
+def newer(file):
+    with_schema(file, lambda text: text.update(layout=99))
+
+def no_schema(file):
+    del file["logax/schema"]
+
+def no_rows(file):
+    del file["rows/b"]
+
+def other_type(file):
+    with_schema(file, lambda text: text["groups"][0]["leaves"][0].update(dtype="object"))
+
+def text_for_numbers(file):
+    with_schema(file, lambda text: text["groups"][0].update(block="many", leaves={"a": 1}))
+
+def other_program(file):
+    for name in list(file):
+        del file[name]
+    del file.attrs["logax_layout"]
+    file["data"] = np.arange(10)
+
+make(folder / "good.h5", False)
+make(folder / "secret.h5", False)
+secret = os.stat(folder / "secret.h5")
+os.utime(folder / "secret.h5", ns=(0, secret.st_mtime_ns))
+crafts = [huge_shape, huge_once, huge_block, huge_dataset, huge_rows, negative_rows, more_rows]
+crafts += [odd_cuts, external_link, external_group, external_schema, soft_link, virtual]
+crafts += [external_bytes, external_commits, unknown_filter, nested, nested_outline, newer]
+crafts += [no_schema, no_rows, other_type, text_for_numbers, other_program]
+for craft in crafts:
+    path = folder / f"{craft.__name__}.h5"
+    path.write_bytes((folder / "good.h5").read_bytes())
+    with h5py.File(path, "r+") as file:
+        craft(file)
+limit(2**28)
+signal.alarm(60)
+for craft in crafts:
+    print(craft.__name__, end=": ")
+    print(judged(folder / f"{craft.__name__}.h5"))
+"""
+
+
+def test_files_that_mean_harm_are_told(tmp_path: Path) -> None:
+    code, said, errors = run(BEGIN + CRAFTED, tmp_path)
+    assert (code, errors) == (0, ""), said.splitlines()[-1:]
+    assert [line for line in said.splitlines() if not line.endswith(": told")] == []

@@ -1,0 +1,608 @@
+"""What goes wrong while a trajectory is written: the disk, the device, other writers, forks."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import stat
+import tempfile
+import threading
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from gates import pending
+from logax.storage import HDF5StorageReader, HDF5StorageWriter, StorageError, WriterGroupConfig
+from storage_processes import row, rows_in, run, start, ways, writer, written
+
+NO_ROOM = {"limit": "File too large", "disk": "No space left on device"}
+
+
+def safe_rows(message: str) -> int:
+    """How many rows an error says are safe."""
+    found = re.search(r"Rows that are safe in it: (\d+) of `rows`\.", message)
+    assert found is not None, message
+    return int(found[1])
+
+
+# A full disk.
+
+
+@pytest.mark.parametrize(
+    ("size", "options"), [(10, {}), (10, {"compression": 1}), (2**13, {}), (2**13, {"sync": True})]
+)
+def test_a_full_disk_is_told_in_the_loop_and_the_file_goes_on_when_there_is_room(
+    tmp_path: Path, size: int, options: dict[str, Any]
+) -> None:
+    for way in ways():
+        code, said, errors = run(
+            """
+            way, size, options = arguments
+            disk(way, folder)
+            step = 0
+            try:
+                with writer(path, size, flush_seconds=0.02, **options) as logger:
+                    logger.log(row(0, size), 0)
+                    with HDF5StorageReader(path) as reader:
+                        while not len(reader.focus_group("rows")):
+                            reader.refresh()
+                    fill(way, folder, 2**18)
+                    for step in range(1, 10**9):
+                        logger.log(row(step, size), step)
+            except StorageError as error:
+                print(" ".join(str(error).split()))
+                print(isinstance(error.__cause__, (OSError, RuntimeError)), step)
+            safe = rows_in(path, size, complete=False)
+            print(safe)
+            make_room(way, folder)
+            written(path, 5, size, safe, mode="a")
+            print(rows_in(path, size, complete=True))
+            sys.exit(7)
+            """,
+            tmp_path,
+            way,
+            size,
+            options,
+        )
+        assert (code, errors) == (7, "")
+        message, cause, safe, then = said.splitlines()
+        assert message.startswith("`HDF5StorageWriter` could not write to ")
+        assert NO_ROOM[way] in message
+        assert 'go on with `mode="a"`' in message
+        assert safe_rows(message) == int(safe) > 0
+        kind, step = cause.split()
+        assert kind == "True"
+        assert int(step) > int(safe)
+        assert int(then) == int(safe) + 5
+        (tmp_path / "run.h5").unlink(missing_ok=True)
+
+
+def test_a_disk_that_is_full_at_the_end_is_told_at_the_end(tmp_path: Path) -> None:
+    for way in ways():
+        code, said, errors = run(
+            """
+            (way,) = arguments
+            disk(way, folder)
+            try:
+                with writer(path, flush_seconds=60) as logger:
+                    fill(way, folder, 4096)
+                    for step in range(20):
+                        logger.log(row(step), step)
+                    print("left")
+            except StorageError as error:
+                print(" ".join(str(error).split()))
+            print(rows_in(path, complete=False))
+            make_room(way, folder)
+            written(path, 5, start=20, mode="a")
+            print(rows_in(path, complete=True))
+            """,
+            tmp_path,
+            way,
+        )
+        assert (code, errors) == (0, "")
+        left, message, number, then = said.splitlines()
+        assert left == "left"
+        assert safe_rows(message) == int(number) == 20  # these need no room
+        assert then == "25"
+        (tmp_path / "run.h5").unlink(missing_ok=True)
+
+
+FULL_DISK_WHILE = """
+with writer(path, 2**13, flush_seconds=60) as logger:
+    fill("limit", folder, 2**18)
+    logger.log(row(0, 2**13), 0)  # of few rows none has to wait, and so none is told of the disk
+    for step in range(1, 20):
+        logger.log(row(step, 2**13), step)
+    exec(arguments[0])
+"""
+
+
+@pytest.mark.parametrize(
+    ("what", "expected", "said"),
+    [
+        ('raise ValueError("my own")', 1, "ValueError: my own\n`HDF5StorageWriter` could not "),
+        ("sys.exit(3)", 3, "UserWarning: `HDF5StorageWriter` could not write to "),
+        ("raise KeyboardInterrupt", -signal.SIGINT, "UserWarning: `HDF5StorageWriter` could not "),
+        ("pass", 1, "StorageError: `HDF5StorageWriter` could not write to "),
+    ],
+)
+def test_a_full_disk_takes_no_error_and_no_exit_code_from_the_program(
+    tmp_path: Path, what: str, expected: int, said: str
+) -> None:
+    code, out, errors = run(FULL_DISK_WHILE, tmp_path, what)
+    assert code == expected
+    assert out == ""
+    assert said in errors
+    assert safe_rows(errors) == rows_in(tmp_path / "run.h5", 2**13, complete=False)
+
+
+def test_a_full_disk_in_a_writer_that_is_never_left_is_told_when_python_exits(
+    tmp_path: Path,
+) -> None:
+    code, _, errors = run(
+        """
+        logger = writer(path, flush_seconds=60)
+        logger.__enter__()
+        fill("limit", folder, 4096)
+        for step in range(20):
+            logger.log(row(step), step)
+        """,
+        tmp_path,
+    )
+    assert code == 0
+    assert safe_rows(errors) == rows_in(tmp_path / "run.h5", complete=False) == 20
+
+
+def test_a_writer_that_is_never_left_keeps_all_rows_when_python_exits(tmp_path: Path) -> None:
+    code, _, errors = run(
+        """
+        logger = writer(path, flush_seconds=60)
+        logger.__enter__()
+        for step in range(2000):
+            logger.log(row(step), step)
+        sys.exit(3)
+        """,
+        tmp_path,
+    )
+    assert (code, errors) == (3, "")
+    assert rows_in(tmp_path / "run.h5", complete=True) == 2000
+
+
+def test_no_room_for_a_new_file_leaves_nothing_behind(tmp_path: Path) -> None:
+    for way in ways():
+        code, said, errors = run(
+            """
+            (way,) = arguments
+            disk(way, folder)
+            (folder / "old.h5").write_bytes(b"old")
+            fill(way, folder, 4096)
+            for name, mode in (("run.h5", "x"), ("run.h5", "a"), ("old.h5", "w")):
+                try:
+                    with writer(folder / name, mode=mode):
+                        pass
+                except (OSError, StorageError) as error:
+                    print(" ".join(str(error).split()))
+            print(sorted(each.name for each in folder.iterdir()), (folder / "old.h5").read_text())
+            """,
+            tmp_path,
+            way,
+        )
+        assert (code, errors) == (0, "")
+        *messages, left = said.splitlines()
+        assert len(messages) == 3
+        assert all(NO_ROOM[way] in each for each in messages)
+        assert left == f"{['filler'] * (way == 'disk') + ['old.h5']} old"
+        (tmp_path / "old.h5").unlink(missing_ok=True)
+
+
+# Folders and files that may not be written.
+
+
+def test_a_folder_that_may_not_be_written_is_told_when_the_writer_is_made() -> None:
+    with tempfile.TemporaryDirectory() as name:  # pytest's own others may not even enter
+        folder = Path(name)
+        folder.chmod(0o755)
+        written(folder / "run.h5", 30)
+        (folder / "run.h5").chmod(0o444)
+        folder.chmod(0o555)
+        code, said, errors = run(
+            """
+            if os.geteuid() == 0:
+                os.setuid(65534)
+            for name, mode in (("new.h5", "x"), ("run.h5", "w"), ("run.h5", "a")):
+                try:
+                    writer(folder / name, mode=mode)
+                except PermissionError as error:
+                    print(error)
+            print(rows_in(path, complete=True))
+            """,
+            folder,
+        )
+        folder.chmod(0o755)
+        assert (code, errors) == (0, "")
+        *messages, rows = said.splitlines()
+        assert messages == [f"`HDF5StorageWriter` may not write to the folder {name}."] * 3
+        assert rows == "30"
+        assert stat.S_IMODE((folder / "run.h5").stat().st_mode) == 0o444
+
+
+# The device.
+
+
+def test_a_row_whose_computation_fails_is_told_and_those_before_it_are_safe(
+    tmp_path: Path,
+) -> None:
+    code, said, errors = run(
+        """
+        import jax
+        import jax.numpy as jnp
+
+        def fail(x):
+            raise ValueError("on the device")
+
+        broken = jax.jit(lambda x: jax.pure_callback(fail, x, x))
+        slow = jax.jit(lambda x: jnp.max(x @ x @ x @ x) * 0)
+        matrix = jnp.zeros((1024, 1024))
+        config = {"rows": WriterGroupConfig(lambda state: state)}
+        step = 0
+        try:
+            with HDF5StorageWriter(path, config, jnp.float32(0), flush_seconds=0.02) as logger:
+                for step in range(5):
+                    logger.log(jnp.float32(step), step)
+                logger.log(broken(slow(matrix)), 5)
+                print("goes on")
+                for step in range(6, 10**9):
+                    logger.log(jnp.float32(step), step)
+        except StorageError as error:
+            print(str(error).replace("\\n", " "))
+        with HDF5StorageReader(path) as reader:
+            print(reader.complete, *reader.focus_group("rows")[...])
+        """,
+        tmp_path,
+    )
+    assert code == 0, errors
+    goes_on, message, rows = said.splitlines()
+    assert goes_on == "goes on"
+    assert "could not write" in message
+    assert "on the device" in message
+    assert safe_rows(message) == 5
+    assert rows == "False 0.0 1.0 2.0 3.0 4.0"
+
+
+# Two writers.
+
+
+@pytest.mark.parametrize("mode", ["w", "a"])
+def test_a_second_writer_in_this_process_is_refused_and_harms_nothing(
+    tmp_path: Path, mode: str
+) -> None:
+    path = tmp_path / "run.h5"
+    with writer(path, flush_seconds=0.02) as logger:
+        for step in range(2000):
+            logger.log(row(step), step)
+            if step % 500 == 100:
+                with pytest.raises(StorageError, match=r"another writer.*has open.*another file"):
+                    writer(path, mode=mode).__enter__()
+                with pytest.raises(FileExistsError, match='Write `mode="w"` to replace it'):
+                    writer(path)
+    assert rows_in(path, complete=True) == 2000
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_second_writer_in_another_process_is_refused_and_harms_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "run.h5"
+    with writer(path, flush_seconds=0.02) as logger:
+        for step in range(2000):
+            logger.log(row(step), step)
+            if step == 1000:
+                code, said, errors = run(
+                    """
+                    for mode in ("w", "a"):
+                        try:
+                            written(path, 5, mode=mode)
+                        except StorageError as error:
+                            print(error)
+                    """,
+                    tmp_path,
+                )
+                assert (code, errors) == (0, "")
+    refused = (
+        f"`HDF5StorageWriter` got {path}, which another writer, or another program, has open. "
+        "Wait for it, or write to another file. A writer of this process that was entered and "
+        "not left ends by `writer.__exit__(None, None, None)`."
+    )
+    assert said.splitlines() == [refused] * 2
+    assert rows_in(path, complete=True) == 2000
+
+
+def test_of_many_writers_that_begin_at_once_one_writes(tmp_path: Path) -> None:
+    program = """
+    (mode,) = arguments
+    signal.sigwait([signal.SIGUSR1])
+    try:
+        with writer(path, mode=mode) as logger:
+            for step in range(30):
+                logger.log(row(step), step)
+            print("wrote", flush=True)
+            signal.sigwait([signal.SIGUSR2])
+    except (StorageError, FileExistsError) as error:
+        print(type(error).__name__)
+    """
+    blocked = "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1, signal.SIGUSR2])\n"
+    blocked += 'print("ready")\n'
+    for mode in ("x", "a", "w"):
+        folder = tmp_path / mode
+        folder.mkdir()
+        dedented = "\n".join(line[4:] for line in program.splitlines())
+        children = [start(blocked + dedented, folder, mode) for _ in range(3)]
+        assert [child.line() for child in children] == ["ready"] * 3
+        for child in children:
+            child.kill(signal.SIGUSR1)
+        said = [child.line() for child in children]
+        assert said.count("wrote") == 1
+        assert set(said) - {"wrote"} <= {"StorageError", "FileExistsError"}
+        for child in children:
+            if said[children.index(child)] == "wrote":
+                child.kill(signal.SIGUSR2)
+            assert child.finish()[::2] == (0, "")
+        assert rows_in(folder / "run.h5", complete=True) == 30
+
+
+# Forks.
+
+# What forks where there are threads is warned of. A child that exits by the ways of Python may
+# crash at its very end, in JAX, which is then none of our doing: it must not hang, and do no harm.
+FORKS = """
+ends, forks = arguments
+size = 2**12
+warnings.simplefilter("ignore")
+with writer(path, size, flush_seconds=0, queue_bytes=2**20) as logger:
+    for step in range(forks * 10):
+        logger.log(row(step, size), step)
+        if step % 10 == 5:
+            pid = os.fork()
+            if not pid:
+                signal.alarm(30)
+                try:
+                    logger.log(row(step, size), step)
+                except RuntimeError as error:
+                    print(error)
+                    exec(ends)
+                os._exit(1)
+            code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+            assert code in ((9,) if "_exit(9)" in ends else (9, -signal.SIGSEGV)), code
+print(rows_in(path, size, complete=True))
+"""
+FORKED = (
+    "`HDF5StorageWriter.log` was called in a process that was forked from the one that writes. "
+    "Make a writer of its own there, for another file."
+)
+
+
+def check_forks(folder: Path, ends: str, forks: int) -> None:
+    code, said, errors = run(FORKS, folder, ends, forks)
+    assert (code, errors) == (0, "")
+    assert said.splitlines() == [FORKED] * forks + [f"{forks * 10}"]
+
+
+@pytest.mark.parametrize("ends", ["os._exit(9)", "sys.exit(9)"])
+def test_a_forked_child_harms_nothing_whatever_way_it_ends(tmp_path: Path, ends: str) -> None:
+    check_forks(tmp_path, ends, 4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "ends", ["os._exit(9)", "sys.exit(9)", "logger.__exit__(None, None, None); sys.exit(9)"]
+)
+def test_many_forked_children_harm_nothing(tmp_path: Path, ends: str) -> None:
+    check_forks(tmp_path, ends, 60)
+
+
+def test_a_child_that_is_forked_before_the_first_row_exits_with_its_own_code(
+    tmp_path: Path,
+) -> None:
+    code, said, errors = run(
+        """
+        warnings.simplefilter("ignore")
+        with writer(path) as logger:
+            for _ in range(3):
+                pid = os.fork()
+                if not pid:
+                    signal.alarm(30)
+                    sys.exit(9)
+                print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+            for step in range(2000):
+                logger.log(row(step), step)
+        print(rows_in(path, complete=True))
+        """,
+        tmp_path,
+    )
+    assert (code, said.split(), errors) == (0, ["9", "9", "9", "2000"], "")
+
+
+def test_a_forked_child_keeps_nobody_from_the_file_of_a_parent_that_was_killed(
+    tmp_path: Path,
+) -> None:
+    child = start(
+        """
+        with writer(path, flush_seconds=0.02) as logger:
+            for step in range(100):
+                logger.log(row(step), step)
+            with HDF5StorageReader(path) as reader:
+                while len(reader.focus_group("rows")) < 100:
+                    reader.refresh()
+            pid = os.fork()
+            if not pid:
+                os.close(1)
+                signal.alarm(60)
+                signal.pause()
+            print(pid)
+            signal.pause()
+        """,
+        tmp_path,
+    )
+    other = int(child.line())
+    child.kill()
+    assert child.finish()[0] == -signal.SIGKILL
+    try:
+        written(tmp_path / "run.h5", 5, start=100, mode="a")
+        assert rows_in(tmp_path / "run.h5", complete=True) == 105
+    finally:
+        os.kill(other, signal.SIGKILL)
+
+
+# Interrupts.
+
+
+def test_an_interrupt_in_the_loop_keeps_all_rows(tmp_path: Path) -> None:
+    child = start(
+        """
+        with writer(path, flush_seconds=60) as logger:
+            for step in range(10**9):
+                logger.log(row(step), step)
+                if step == 5000:
+                    print("goes on")
+        """,
+        tmp_path,
+    )
+    assert child.line() == "goes on"
+    child.kill(signal.SIGINT)
+    code, _, errors = child.finish()
+    assert code == -signal.SIGINT
+    assert errors.endswith("KeyboardInterrupt\n")
+    assert rows_in(tmp_path / "run.h5", complete=True) >= 5000
+
+
+def test_a_second_interrupt_of_the_end_says_what_was_not_written(tmp_path: Path) -> None:
+    code, said, errors = run(
+        """
+        import jax.numpy as jnp
+        from gates import pending
+
+        gate, told = threading.Event(), threading.Event()
+
+        def tell(*_):
+            told.set()
+            raise KeyboardInterrupt
+
+        def interrupt():
+            while logger._run is not None:  # the block is still to be left
+                time.sleep(0.001)
+            for _ in range(2):
+                told.clear()
+                os.kill(os.getpid(), signal.SIGINT)
+                told.wait(60)
+            gate.set()
+
+        signal.signal(signal.SIGINT, tell)
+        config = {"rows": WriterGroupConfig(lambda state: state)}
+        try:
+            with HDF5StorageWriter(path, config, jnp.float32(0)) as logger:
+                for step in range(5):
+                    logger.log(jnp.float32(step), step)
+                logger.log(pending(gate), 5)
+                for step in range(6, 10):
+                    logger.log(jnp.float32(step), step)
+                threading.Thread(target=interrupt).start()
+        except KeyboardInterrupt as error:
+            print(*error.__notes__)
+        with HDF5StorageReader(path) as reader:
+            print(reader.complete, *reader.focus_group("rows").steps)
+        """,
+        tmp_path,
+    )
+    assert (code, errors) == (0, "")
+    message, rows = said.splitlines()
+    assert message == "`HDF5StorageWriter` was interrupted at its end, and 4 rows were not written."
+    assert rows == "False 0 1 2 3 4 5"
+
+
+# Memory.
+
+
+def gated_writer(path: Path, **options: Any) -> HDF5StorageWriter:
+    """Of rows of 4,000 bytes, with a queue for eight of them."""
+    config = {"rows": WriterGroupConfig(lambda state: state)}
+    first = np.zeros(1000, np.float32)
+    with HDF5StorageWriter(path.with_name("warm.h5"), config, first) as warm:
+        warm.log(first, 0)  # JAX need compile nothing while the gate is shut
+        warm.log(jnp.asarray(first), 1)
+    return HDF5StorageWriter(path, config, first, queue_bytes=32_000, **options)
+
+
+def test_a_full_queue_leaves_out_rows_where_it_may_and_says_how_many(tmp_path: Path) -> None:
+    gate, logger = threading.Event(), gated_writer(tmp_path / "run.h5", when_full="drop")
+    held = jnp.zeros(1000) + pending(gate)
+
+    def loop() -> None:
+        with logger:
+            try:
+                logger.log(held, 0)
+                for step in range(1, 100):
+                    logger.log(np.full(1000, step, np.float32), step)
+            finally:
+                gate.set()
+
+    with pytest.warns(UserWarning, match="`HDF5StorageWriter`") as told:
+        loop()
+    assert [str(each.message) for each in told] == [
+        "`HDF5StorageWriter` leaves out rows, since its queue of 32000 bytes is full. At the end "
+        "it says how many.",
+        "`HDF5StorageWriter` left out 92 rows, since its queue of 32000 bytes was full. Make it "
+        'larger, or wait for room: `HDF5StorageWriter(..., queue_bytes=..., when_full="block")`.',
+    ]
+    with HDF5StorageReader(tmp_path / "run.h5") as reader:
+        assert reader.complete
+        assert reader.actual_steps == 100
+        group = reader.focus_group("rows")
+        np.testing.assert_array_equal(group.steps, np.arange(8))
+        np.testing.assert_array_equal(group[...][:, 0], [8, 1, 2, 3, 4, 5, 6, 7])
+
+
+def test_a_full_queue_has_the_loop_wait_and_loses_nothing(tmp_path: Path) -> None:
+    gate, waits, logged = threading.Event(), threading.Event(), [0]
+    logger = gated_writer(tmp_path / "run.h5")
+    held = jnp.zeros(1000) + pending(gate)
+
+    def open_the_gate() -> None:
+        worker = logger._run._worker  # type: ignore[union-attr]
+        while not worker._hurry:  # somebody waits for room
+            waits.wait(0.001)
+        logged.append(logged[0])
+        gate.set()
+
+    with logger:
+        opener = threading.Thread(target=open_the_gate)
+        opener.start()
+        logger.log(held, 0)
+        for step in range(1, 100):
+            logged[0] = step
+            logger.log(np.full(1000, step, np.float32), step)
+    opener.join()
+    assert logged[1] == 8  # in the queue: a ninth row had no room
+    with HDF5StorageReader(tmp_path / "run.h5") as reader:
+        np.testing.assert_array_equal(reader.focus_group("rows").steps, np.arange(100))
+
+
+def test_a_loop_that_is_faster_than_the_disk_takes_no_more_memory_than_the_queue(
+    tmp_path: Path,
+) -> None:
+    code, said, errors = run(
+        """
+        import resource
+        size = 2**18
+        with writer(path, size, queue_bytes=2**24, sync=True, flush_seconds=0) as logger:
+            for step in range(100):
+                logger.log(row(step, size), step)
+                if step == 5:
+                    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024)
+        """,
+        tmp_path,
+    )
+    assert (code, errors) == (0, "")
+    assert int(said) < 2 * 2**24 < 100 * 2**21
