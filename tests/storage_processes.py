@@ -262,7 +262,9 @@ def _serve(control: socket.socket) -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    import h5py  # noqa: F401 - so that no child need do that
+    # So that no child need do that, or may not any more.
+    import h5py  # noqa: F401
+    import numpy.testing
 
     request = _serve(socket.socket(fileno=int(sys.argv[1])))
     sys.modules["storage_processes"] = sys.modules["__main__"]

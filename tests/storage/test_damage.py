@@ -262,7 +262,7 @@ def nested(file):
 
 def nested_outline(file):
     def change(text):
-        for _ in range(500):
+        for _ in range(200):
             text["groups"][0]["outline"] = ["list", [text["groups"][0]["outline"]]]
     with_schema(file, change)
 

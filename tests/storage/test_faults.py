@@ -103,7 +103,7 @@ def test_a_disk_that_is_full_at_the_end_is_told_at_the_end(tmp_path: Path) -> No
             tmp_path,
             way,
         )
-        assert (code, errors) == (0, "")
+        assert (code, errors) == (0, ""), errors
         left, message, number, then = said.splitlines()
         assert left == "left"
         assert safe_rows(message) == int(number) == 20  # these need no room
@@ -113,10 +113,8 @@ def test_a_disk_that_is_full_at_the_end_is_told_at_the_end(tmp_path: Path) -> No
 
 FULL_DISK_WHILE = """
 with writer(path, 2**13, flush_seconds=60) as logger:
-    fill("limit", folder, 2**18)
-    logger.log(row(0, 2**13), 0)  # of few rows none has to wait, and so none is told of the disk
-    for step in range(1, 20):
-        logger.log(row(step, 2**13), step)
+    fill("limit", folder, 2**12)
+    logger.log(row(0, 2**13), 0)  # no further one is there to be told of the disk
     exec(arguments[0])
 """
 
@@ -191,7 +189,7 @@ def test_no_room_for_a_new_file_leaves_nothing_behind(tmp_path: Path) -> None:
             tmp_path,
             way,
         )
-        assert (code, errors) == (0, "")
+        assert (code, errors) == (0, ""), errors
         *messages, left = said.splitlines()
         assert len(messages) == 3
         assert all(NO_ROOM[way] in each for each in messages)
@@ -223,7 +221,7 @@ def test_a_folder_that_may_not_be_written_is_told_when_the_writer_is_made() -> N
             folder,
         )
         folder.chmod(0o755)
-        assert (code, errors) == (0, "")
+        assert (code, errors) == (0, ""), errors
         *messages, rows = said.splitlines()
         assert messages == [f"`HDF5StorageWriter` may not write to the folder {name}."] * 3
         assert rows == "30"
@@ -309,7 +307,7 @@ def test_a_second_writer_in_another_process_is_refused_and_harms_nothing(tmp_pat
                     """,
                     tmp_path,
                 )
-                assert (code, errors) == (0, "")
+                assert (code, errors) == (0, ""), errors
     refused = (
         f"`HDF5StorageWriter` got {path}, which another writer, or another program, has open. "
         "Wait for it, or write to another file. A writer of this process that was entered and "
@@ -512,13 +510,19 @@ def test_a_second_interrupt_of_the_end_says_what_was_not_written(tmp_path: Path)
             print(*error.__notes__)
         with HDF5StorageReader(path) as reader:
             print(reader.complete, *reader.focus_group("rows").steps)
+        os._exit(0)  # JAX 0.8.0 may crash when Python ends after a callback
         """,
         tmp_path,
     )
     assert (code, errors) == (0, "")
     message, rows = said.splitlines()
-    assert message == "`HDF5StorageWriter` was interrupted at its end, and 4 rows were not written."
-    assert rows == "False 0 1 2 3 4 5"
+    complete, *steps = rows.split()
+    assert (complete, steps) == ("False", [str(step) for step in range(len(steps))])
+    assert len(steps) in (5, 6)  # whether or not the one that was waited for had begun
+    assert message == (
+        f"`HDF5StorageWriter` was interrupted at its end, and {10 - len(steps)} rows were not "
+        "written."
+    )
 
 
 # Memory.

@@ -408,12 +408,8 @@ def test_a_row_that_comes_while_the_block_ends_is_stored_or_refused(tmp_path: Pa
 
 def test_a_file_that_is_deleted_under_its_writer_is_told(tmp_path: Path) -> None:
     writer = HDF5StorageWriter(tmp_path / "a.h5", ONE, np.float32(0))
-    with (
-        pytest.raises(StorageError, match="the file was deleted while it was being written"),
-        writer,
-    ):
-        writer.log(np.float32(0), 0)
-        (tmp_path / "a.h5").unlink()
+    with pytest.raises(StorageError, match="the file was deleted while"), writer:
+        os.unlink(tmp_path / "a.h5")
 
 
 def test_many_steps_that_never_come_cost_nothing(tmp_path: Path) -> None:
