@@ -114,10 +114,19 @@ class Worker:
         """
         self._later = (time.monotonic() + seconds, job)
 
-    def extend_last(self, extend: Callable[[Callable[..., None]], bool]) -> bool:
-        """Have the last job that waits take in something more, and say whether it did."""
+    def extend_last(self, extend: Callable[[Callable[..., None]], bool], size: int = 0) -> bool:
+        """Have the last job that waits take in something more of a size, and say whether it did."""
         with self._changed:
-            return bool(self._jobs) and extend(self._jobs[-1][1])
+            if not self._jobs or (size and not self._has_room(size)):
+                return False
+            before, job, arguments = self._jobs[-1]
+            if not extend(job):
+                return False
+            self._jobs[-1] = (before + size, job, arguments)
+            self._bytes += size
+            if self._pauses and self._bytes > _PLENTY:
+                self._changed.notify_all()
+            return True
 
     def _await_room(self, size: int) -> None:
         """Wait for room, unless whoever should make it seems to wait for us.
@@ -143,11 +152,6 @@ class Worker:
         while self._thread is None and self._jobs:
             self._do(*self._jobs.popleft())
         return self.wait_until(self.is_done, deadline)
-
-    @property
-    def waiting(self) -> int:
-        """How many jobs are still to be begun."""
-        return len(self._jobs)
 
     def is_done(self) -> bool:
         """Whether there is nothing to do."""

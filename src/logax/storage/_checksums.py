@@ -12,6 +12,7 @@ import numpy as np
 
 _WIDTH = 512  # words in a row of the table that sums are taken of
 _ROWS = 1 << 15  # sums of so many words fit into 32 bits
+_FEW = 64  # words that Python adds up faster
 _MODULUS = 65535
 _MASK = 0xFFFFFFFF
 
@@ -27,11 +28,20 @@ def fletcher32(data: np.ndarray[Any, Any]) -> int:
         data = np.append(data, np.uint8(0))
     words = data.view("<u2")
     total = weighted = 0
+    if len(words) <= _FEW:
+        for word in words.tolist():
+            total += word
+            weighted += total
+        return _joined(total, weighted)
     part = _WIDTH * _ROWS
     for start in range(0, len(words), part):
         own, inner = _sums(words[start : start + part])
         weighted += inner + own * (len(words) - min(start + part, len(words)))
         total += own
+    return _joined(total, weighted)
+
+
+def _joined(total: int, weighted: int) -> int:
     if not total:
         return 0
     low, high = (256 * x % _MODULUS or _MODULUS for x in (total, weighted))

@@ -48,8 +48,9 @@ class Parcels:
 
     def pack(self, arrays: Sequence[Any]) -> list[Any]:
         """In the program: arrays that share no memory with these."""
-        owned = zip(self._sealed, arrays, strict=True)
-        return self._packing.pack(*(sealed(x) if seals else copied(x) for seals, x in owned))
+        given = {id(x) for x in arrays}
+        own = (sealed(x) if seals else x for seals, x in zip(self._sealed, arrays, strict=True))
+        return [copied(x) if id(x) in given else x for x in self._packing.pack(*own)]
 
     def unpack(self, rows: Sequence[Numbers]) -> list[Numbers]:
         """On the host: each array of rows that are stacked."""

@@ -46,14 +46,15 @@ class RowStore:
         """Take a row, which is waited for."""
         if self._count == self._group.block:  # one that could not be written in an earlier run
             self._write_block()
-        arrays = [np.asarray(x) for x in row]
         if self._group.block == 1:
-            self._parcels = [x[None] for x in arrays]
+            self._parcels = [np.asarray(x)[None] for x in row]
         else:
             if not self._parcels:
-                self._parcels = [np.empty((self._group.block, *x.shape), x.dtype) for x in arrays]
-            for parcel, x in zip(self._parcels, arrays, strict=True):
-                parcel[self._count - self._old] = x
+                block = self._group.block
+                self._parcels = [np.empty((block, *np.shape(x)), np.asarray(x).dtype) for x in row]
+            place = self._count - self._old
+            for parcel, x in zip(self._parcels, row, strict=True):
+                parcel[place] = x
         self._steps[self._count] = step
         self._count += 1
         if self._count == self._group.block:
@@ -194,7 +195,7 @@ def create_datasets(file: Any, layout: Layout, extents: Sequence[int], level: in
             maxshape=(None,),
             chunks=(group.block,),
             fillvalue=NO_STEP,
-            **_deflated(_STEPS_LEVEL),
+            **(_deflated(_STEPS_LEVEL) if group.block > 1 else {"fletcher32": True}),
         )
         steps.make_scale("step")
         axes = _Axes(file, group)

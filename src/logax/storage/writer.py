@@ -15,7 +15,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 from logax._bars import Bar
 from logax._checks import at_least, in_seconds
@@ -24,7 +24,7 @@ from logax._errors import add_note, described, raise_together, warn_user
 from logax._extras import imported
 from logax._files import as_path, check_place
 from logax._schedule import Once, Schedule
-from logax.loop._entered import EnteredLogger, as_step
+from logax.loop._entered import EnteredLogger, as_step, outside
 from logax.storage._claims import Claim
 from logax.storage._layout import Group, Layout, block_rows, check_names
 from logax.storage._resume import resumed
@@ -38,8 +38,13 @@ _MODES = ("x", "w", "a")
 _GZIP = 4
 _MOST_STEPS = 2**63
 _MOST_BLOCKS = 2**14  # that are laid out: HDF5 visits each of them at the end
+_TOGETHER = 2**18  # bytes of rows that are one job for the thread
+_MOST_TOGETHER = 256
 _ENOUGH = 3  # interrupts, after which nothing is waited for
 _PATIENCE = 1.0  # seconds before the end of a block shows what it waits for
+
+
+_Entry: TypeAlias = tuple[Any, Row, int]  # a store, a row for it, and its step
 
 
 class HDF5StorageWriter(EnteredLogger):
@@ -201,15 +206,11 @@ class HDF5StorageWriter(EnteredLogger):
 
     def log(self, state: Any, step: int) -> None:
         """Store what is due of the state after step `step`."""
-        if type(step) is not int:
-            step = as_step(self, step)
-        if self._should_log(step):
-            self._take(state, step)
-
-    def _take(self, state: Any, step: int) -> None:
         run = self._run
         if run is None:
-            raise _forked()
+            raise _forked() if self._is_entered else outside(self)
+        if type(step) is not int:
+            step = as_step(self, step)
         if not 0 <= step < _MOST_STEPS:
             raise ValueError(
                 f"`{type(self).__name__}.log` takes steps from 0 to 2**63 - 1, and got {step}."
@@ -219,7 +220,7 @@ class HDF5StorageWriter(EnteredLogger):
         for schedule, view, store in self._groups:
             try:
                 if schedule.should_log(step):
-                    run.put(view.row_bytes, store, view(state), step)
+                    run.put(view.row_bytes, (store, view(state), step))
             except Exception as error:  # noqa: BLE001 - the other groups must have theirs
                 errors.append(error)
         run.actual_steps = max(run.actual_steps, step + 1)
@@ -246,6 +247,25 @@ class HDF5StorageWriter(EnteredLogger):
             run.trajectory.disown()
 
 
+class _Rows:
+    """A job: rows that were put in one after the other, as long as they are small."""
+
+    def __init__(self, add: Callable[[list[_Entry]], None], first: _Entry, size: int) -> None:
+        self._add, self._entries, self._size = add, [first], size
+
+    def take(self, entry: _Entry, size: int) -> bool:
+        """Take in one more, if there is room."""
+        if self._size + size > _TOGETHER or len(self._entries) >= _MOST_TOGETHER:
+            return False
+        self._entries.append(entry)
+        self._size += size
+        return True
+
+    def __call__(self) -> None:
+        self._entries.reverse()
+        self._add(self._entries)
+
+
 class _Run:
     """A file that is open, and the thread that writes to it."""
 
@@ -257,6 +277,7 @@ class _Run:
         self._failure: StorageError | None = None
         self._is_dirty = False
         self._lost = self._dropped = 0
+        self._put_in = self._written = 0  # rows
         self._entrance, self._ends = threading.Lock(), False
         self._given_up = self._is_over = False
 
@@ -265,15 +286,19 @@ class _Run:
         self._worker.limit, self._worker.blocks = limit, not drops
         self._worker.start()
 
-    def put(self, size: int, store: Any, row: Row, step: int) -> None:
+    def put(self, size: int, entry: _Entry) -> None:
         """Have a row written."""
         with self._entrance:
             if self._ends:
                 raise RuntimeError(
                     "`HDF5StorageWriter.log` was called while its block ended, and the row of step "
-                    f"{step} was not stored. Leave the block when all threads are done."
+                    f"{entry[-1]} was not stored. Leave the block when all threads are done."
                 )
-            takes = self._worker.put(size, self._add, store, row, step)
+            takes = self._worker.extend_last(
+                lambda job: isinstance(job, _Rows) and job.take(entry, size), size
+            )
+            takes = takes or self._worker.put(size, _Rows(self._add, entry, size))
+        self._put_in += takes
         if not takes:
             if not self._dropped:
                 warn_user(
@@ -338,28 +363,33 @@ class _Run:
         """Wait until all rows are written; where that takes long, show how many are left."""
         if self._worker.drain(time.monotonic() + _PATIENCE):
             return
-        bar, first = None, self._worker.waiting
+        bar, first = None, self._put_in - self._written
         try:
             while not self._worker.drain(time.monotonic() + 0.1):
-                left = self._worker.waiting
+                left = self._put_in - self._written
                 if bar is None:
                     bar = Bar(None, first, 0, "writing rows")
                 if time.monotonic() >= bar.due:
                     bar.draw(first - left)
         finally:
             if bar is not None:
-                bar.close(first - self._worker.waiting)
+                bar.close(first - (self._put_in - self._written))
 
     # On the thread.
 
-    def _add(self, store: Any, row: Row, step: int) -> None:
-        if self._failure is not None or self._given_up:
-            self._lost += 1
-            return
-        try:
-            store.add(row, step)
-        except BaseException as error:  # noqa: BLE001 - raised by the next `log`, and at the end
-            self._fail(error)
+    def _add(self, rows: list[_Entry]) -> None:
+        if self._failure is None and not self._given_up:
+            try:
+                while rows:
+                    store, row, step = rows[-1]
+                    store.add(row, step)
+                    rows.pop()
+                    self._written += 1
+                    if self._given_up:
+                        break
+            except BaseException as error:  # noqa: BLE001 - raised by the next `log`, and at the end
+                self._fail(error)
+        self._lost += len(rows)
         if not self._is_dirty:
             self._is_dirty = True
             self._worker.after(self._seconds, self._commit)
