@@ -393,7 +393,7 @@ def test_a_row_that_comes_while_the_block_ends_is_stored_or_refused(tmp_path: Pa
 
     def others(writer: HDF5StorageWriter) -> None:
         with contextlib.suppress(RuntimeError):
-            for step in range(100_000):
+            for step in range(20_000):
                 writer.log(np.float32(step), step)
                 stored.append(step)
                 begun.set()

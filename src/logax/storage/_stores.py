@@ -54,7 +54,7 @@ class RowStore:
                 self._parcels = [np.empty((block, *np.shape(x)), np.asarray(x).dtype) for x in row]
             place = self._count - self._old
             for parcel, x in zip(self._parcels, row, strict=True):
-                parcel[place] = x
+                parcel[place] = np.asarray(x)  # which also says why it is not there
         self._steps[self._count] = step
         self._count += 1
         if self._count == self._group.block:

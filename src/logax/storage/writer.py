@@ -316,8 +316,9 @@ class _Run:
         """Write all that is left, close the file, and tell what went wrong."""
         # Who interrupts the end gets all rows all the same, unless they do so again.
         interrupts = [] if error is None or isinstance(error, Exception) else [error]
-        with self._entrance:
-            self._ends = True
+        self._ends = True
+        with self._entrance:  # whoever is in there has their row stored
+            pass
         self._insist(self._drain, interrupts)
         self._worker.put(0, self._finish, waits=False)
         self._insist(lambda: self._worker.drain(None), interrupts)
