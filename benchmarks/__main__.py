@@ -69,12 +69,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return
     for library in [*peers.missing(), *loops.missing(), *trajectories.missing()]:
         print(f"{library} is not installed: no rows that need it", file=sys.stderr)
+    # First, while the process has not taken the memory that is measured.
+    remarks = [] if options.quick or options.only else trajectories.remarks()
     effort = QUICK if options.quick else Effort(total_seconds=options.seconds)
     rows = []
     for case in chosen:
         print(f"{case.group}: {case.name} ...", file=sys.stderr, flush=True)
         rows.append(as_row(case, case.run(effort)))
-    remarks = [] if options.quick or options.only else trajectories.remarks()
     report = {**surroundings(), "quick": options.quick, "rows": rows, "remarks": remarks}
     print(table(report))
     if options.json:

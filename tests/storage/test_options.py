@@ -20,6 +20,7 @@ import pytest
 
 import logax.storage.writer as writer_module
 from gates import pending
+from logax._bars import Bar
 from logax.storage import (
     EveryNStep,
     HDF5StorageReader,
@@ -346,20 +347,19 @@ def test_the_end_shows_what_is_still_to_be_written(
     np.testing.assert_array_equal(frames(tmp_path / "a.h5")[0], np.full(10, 8))
 
 
-class Interrupted(io.StringIO):
-    """A screen whose first drawings are interrupted, so many times; then rows may go on."""
+class Interrupted(Bar):
+    """A bar whose first drawings are interrupted, so many times; then rows may go on."""
 
     def __init__(self, gate: threading.Event, times: int) -> None:
-        super().__init__()
+        super().__init__(io.StringIO(), 10, 0)
         self.gate, self.left = gate, times
 
-    def write(self, text: str) -> int:
+    def draw(self, position: int, values: str = "") -> None:
         self.left -= 1
         if self.left <= 0:
             self.gate.set()
         if self.left >= 0:
             raise KeyboardInterrupt
-        return len(text)
 
 
 @pytest.mark.parametrize("times", [1, 2])
@@ -374,7 +374,9 @@ def test_an_interrupt_of_the_end_costs_no_row_and_a_second_leaves_the_file_whole
         x = pending(gate)
         for step in range(1, 10):
             writer.log(x, step)
-        monkeypatch.setattr(sys, "stderr", Interrupted(gate, times))
+        bar = Interrupted(gate, times)
+        bar.due = 0.0
+        monkeypatch.setattr(writer_module, "Bar", lambda *_: bar)
     with HDF5StorageReader(tmp_path / "a.h5") as reader:
         rows = reader.focus_group("frames")
         lost = 10 - len(rows)
