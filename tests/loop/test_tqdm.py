@@ -8,6 +8,7 @@ import subprocess
 import sys
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import pytest
 
@@ -244,3 +245,20 @@ def test_wrong_options_are_refused(make: Any, message: str) -> None:
     with pytest.raises((ValueError, TypeError)) as caught:
         make()
     assert message in str(caught.value)
+
+
+def test_a_state_with_prng_keys_ends_like_any_other() -> None:
+    bar, text = bar_of(num_steps=10)
+    with bar:
+        bar.log({"key": jax.random.key(0), "x": jnp.float32(1)}, 3)
+    assert bar.position == 4
+    assert "4/10" in text.getvalue()
+
+
+def test_an_error_of_a_loop_with_prng_keys_stays_what_it_is() -> None:
+    bar, _ = bar_of(num_steps=10, postfix=lambda state: {"x": state["x"]})
+    bar.__enter__()
+    bar.log({"key": jax.random.key(0), "x": jnp.float32(1)}, 3)
+    error = KeyboardInterrupt()
+    bar.__exit__(KeyboardInterrupt, error, None)  # raises nothing of its own
+    assert bar.position == 4
