@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import logax.storage.writer as writer_module
+import logax.storage._run as run_module
 from gates import pending
 from logax._bars import Bar
 from logax.storage import (
@@ -337,7 +337,7 @@ def test_the_end_shows_what_is_still_to_be_written(
 
     screen = Screen()
     monkeypatch.setattr(sys, "stderr", screen)
-    monkeypatch.setattr(writer_module, "_PATIENCE", 0.0)
+    monkeypatch.setattr(run_module, "_PATIENCE", 0.0)
     writer = HDF5StorageWriter(tmp_path / "a.h5", ONE, jnp.float32(0))
     with writer:
         x = pending(gate)
@@ -367,7 +367,7 @@ def test_an_interrupt_of_the_end_costs_no_row_and_a_second_leaves_the_file_whole
     times: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate = threading.Event()
-    monkeypatch.setattr(writer_module, "_PATIENCE", 0.0)
+    monkeypatch.setattr(run_module, "_PATIENCE", 0.0)
     writer = HDF5StorageWriter(tmp_path / "a.h5", ONE, jnp.float32(0))
     with pytest.raises(KeyboardInterrupt) as caught, writer:  # noqa: PT012 - the end raises
         writer.log(jnp.float32(0), 0)
@@ -376,7 +376,7 @@ def test_an_interrupt_of_the_end_costs_no_row_and_a_second_leaves_the_file_whole
             writer.log(x, step)
         bar = Interrupted(gate, times)
         bar.due = 0.0
-        monkeypatch.setattr(writer_module, "Bar", lambda *_: bar)
+        monkeypatch.setattr(run_module, "Bar", lambda *_: bar)
     with HDF5StorageReader(tmp_path / "a.h5") as reader:
         rows = reader.focus_group("frames")
         lost = 10 - len(rows)

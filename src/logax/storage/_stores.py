@@ -157,7 +157,7 @@ class OnceStore:
                 if column.size:
                     dataset[...] = column[0]
             self._is_flushed = False
-            self._checks = [zlib.crc32(np.ascontiguousarray(x)) for x in columns]
+            self._checks = [zlib.crc32(x.tobytes()) for x in columns]
 
     def flushed(self) -> None:
         """Take note that HDF5 has passed it on."""

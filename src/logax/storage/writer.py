@@ -1,26 +1,19 @@
 """Writes what a loop computes to an HDF5 file, off the loop's thread.
 
 `log` evaluates the views that are due, in compiled programs whose results nobody else owns, starts
-their way to the host, and puts them into a bounded queue. A thread takes them from there, see
-`_trajectory` for what it does with them. What fails on the thread comes out of the next `log` and
-of the end of the block.
+their way to the host, and puts them into a bounded queue. A thread takes them from there: `_run`
+has it, and `_trajectory` is what it does with them.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
-import re
-import threading
-import time
 import weakref
-from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any
 
-from logax._bars import Bar
 from logax._checks import at_least, in_seconds
-from logax._delivery.worker import Worker, renew_after_fork
-from logax._errors import add_note, described, raise_together, warn_user
+from logax._delivery.worker import renew_after_fork
+from logax._errors import raise_together, warn_user
 from logax._extras import imported
 from logax._files import as_path, check_place
 from logax._schedule import Once, Schedule
@@ -28,23 +21,16 @@ from logax.loop._entered import EnteredLogger, as_step, outside
 from logax.storage._claims import Claim
 from logax.storage._layout import Group, Layout, block_rows, check_names
 from logax.storage._resume import resumed
+from logax.storage._run import Run, told
 from logax.storage._trajectory import Trajectory
-from logax.storage._view import Row, View
+from logax.storage._view import View
 from logax.storage.config import groups_of
 from logax.storage.errors import StorageError
 
-THREAD = "logax-storage"
 _MODES = ("x", "w", "a")
 _GZIP = 4
 _MOST_STEPS = 2**63
 _MOST_BLOCKS = 2**14  # that are laid out: HDF5 visits each of them at the end
-_TOGETHER = 2**18  # bytes of rows that are one job for the thread
-_MOST_TOGETHER = 256
-_ENOUGH = 3  # interrupts, after which nothing is waited for
-_PATIENCE = 1.0  # seconds before the end of a block shows what it waits for
-
-
-_Entry: TypeAlias = tuple[Any, Row, int]  # a store, a row for it, and its step
 
 
 class HDF5StorageWriter(EnteredLogger):
@@ -147,7 +133,7 @@ class HDF5StorageWriter(EnteredLogger):
         ]
         self._layout, self._total = Layout(outline, tuple(groups)), total
         self._check_path()
-        self._run: _Run | None = None
+        self._run: Run | None = None
         renew_after_fork(self)
 
     @property
@@ -162,7 +148,7 @@ class HDF5StorageWriter(EnteredLogger):
 
     def _begin(self) -> None:
         self._check_path()
-        self._run = _Run(self._path, self._opened(), self._seconds, self._sync)
+        self._run = Run(self._path, self._opened(), self._seconds, self._sync)
         self._run.begin(self._limit, self._drops)
         # Who enters and never leaves has their rows all the same, at the latest when Python exits.
         self._forgotten = weakref.finalize(self, self._run.end)
@@ -198,7 +184,7 @@ class HDF5StorageWriter(EnteredLogger):
             if isinstance(error, StorageError) or not _is_of_hdf5(error):
                 raise
             raise StorageError(
-                f"`{type(self).__name__}` cannot make {self._path}: {_told(error)}"
+                f"`{type(self).__name__}` cannot make {self._path}: {told(error)}"
             ) from error
         finally:
             if claim is not None:
@@ -247,207 +233,9 @@ class HDF5StorageWriter(EnteredLogger):
             run.trajectory.disown()
 
 
-class _Rows:
-    """A job: rows that were put in one after the other, as long as they are small."""
-
-    def __init__(self, add: Callable[[list[_Entry]], None], first: _Entry, size: int) -> None:
-        self._add, self._entries, self._size = add, [first], size
-
-    def take(self, entry: _Entry, size: int) -> bool:
-        """Take in one more, if there is room."""
-        if self._size + size > _TOGETHER or len(self._entries) >= _MOST_TOGETHER:
-            return False
-        self._entries.append(entry)
-        self._size += size
-        return True
-
-    def __call__(self) -> None:
-        self._entries.reverse()
-        self._add(self._entries)
-
-
-class _Run:
-    """A file that is open, and the thread that writes to it."""
-
-    def __init__(self, path: str, trajectory: Trajectory, seconds: float, sync: bool) -> None:
-        self._path, self.trajectory = path, trajectory
-        self.actual_steps = trajectory.actual_steps
-        self._seconds, self._sync = seconds, sync
-        self._worker = Worker(THREAD, short_turns=False, grows=False)
-        self._failure: StorageError | None = None
-        self._is_dirty = False
-        self._lost = self._dropped = 0
-        self._put_in = self._written = 0  # rows
-        self._entrance, self._ends = threading.Lock(), False
-        self._given_up = self._is_over = False
-
-    def begin(self, limit: int, drops: bool) -> None:
-        """Start the thread, with a queue of so many bytes."""
-        self._worker.limit, self._worker.blocks = limit, not drops
-        self._worker.start()
-
-    def put(self, size: int, entry: _Entry) -> None:
-        """Have a row written."""
-        with self._entrance:
-            if self._ends:
-                raise RuntimeError(
-                    "`HDF5StorageWriter.log` was called while its block ended, and the row of step "
-                    f"{entry[-1]} was not stored. Leave the block when all threads are done."
-                )
-            takes = self._worker.extend_last(
-                lambda job: isinstance(job, _Rows) and job.take(entry, size), size
-            )
-            takes = takes or self._worker.put(size, _Rows(self._add, entry, size))
-        self._put_in += takes
-        if not takes:
-            if not self._dropped:
-                warn_user(
-                    "`HDF5StorageWriter` leaves out rows, since its queue of "
-                    f"{self._worker.limit} bytes is full. At the end it says how many."
-                )
-            self._dropped += 1
-
-    def tell(self) -> None:
-        """Raise what went wrong on the thread."""
-        if self._failure is not None:
-            raise self._failure
-
-    def end(self, error: BaseException | None = None) -> None:
-        """Write all that is left, close the file, and tell what went wrong."""
-        # Who interrupts the end gets all rows all the same, unless they do so again.
-        interrupts = [] if error is None or isinstance(error, Exception) else [error]
-        self._ends = True
-        with self._entrance:  # whoever is in there has their row stored
-            pass
-        self._insist(self._drain, interrupts)
-        self._worker.put(0, self._finish, waits=False)
-        self._insist(lambda: self._worker.drain(None), interrupts)
-        self._worker.stop()
-        interrupt = next((each for each in interrupts if each is not error), None)
-        if self._dropped:
-            warn_user(
-                f"`HDF5StorageWriter` left out {self._dropped} rows, since its queue of "
-                f"{self._worker.limit} bytes was full. Make it larger, or wait for room: "
-                '`HDF5StorageWriter(..., queue_bytes=..., when_full="block")`.'
-            )
-        if interrupt is not None:
-            if self._lost:
-                add_note(interrupt, _left_out(self._lost))
-            raise interrupt
-        self._tell_at_end(error)
-
-    def _insist(self, wait: Callable[[], object], interrupts: list[BaseException]) -> None:
-        """Wait for something, through an interrupt; after the second one rows are given up."""
-        while True:
-            try:
-                wait()
-                return
-            except BaseException as interrupt:
-                interrupts.append(interrupt)
-                self._given_up = len(interrupts) > 1
-                if len(interrupts) > _ENOUGH:
-                    raise
-
-    def _tell_at_end(self, error: BaseException | None) -> None:
-        failure = self._failure
-        if failure is None or _leads_to(error, failure):
-            return
-        if error is None:
-            raise failure
-        if isinstance(error, Exception):
-            add_note(error, str(failure))
-        else:  # notes of an interrupt or an exit are seen by nobody
-            with contextlib.suppress(UserWarning):
-                warn_user(str(failure))
-
-    def _drain(self) -> None:
-        """Wait until all rows are written; where that takes long, show how many are left."""
-        if self._worker.drain(time.monotonic() + _PATIENCE):
-            return
-        bar, first = None, self._put_in - self._written
-        try:
-            while not self._worker.drain(time.monotonic() + 0.1):
-                left = self._put_in - self._written
-                if bar is None:
-                    bar = Bar(None, first, 0, "writing rows")
-                if time.monotonic() >= bar.due:
-                    bar.draw(first - left)
-        finally:
-            if bar is not None:
-                bar.close(first - (self._put_in - self._written))
-
-    # On the thread.
-
-    def _add(self, rows: list[_Entry]) -> None:
-        if self._failure is None and not self._given_up:
-            try:
-                while rows:
-                    store, row, step = rows[-1]
-                    store.add(row, step)
-                    rows.pop()
-                    self._written += 1
-                    if self._given_up:
-                        break
-            except BaseException as error:  # noqa: BLE001 - raised by the next `log`, and at the end
-                self._fail(error)
-        self._lost += len(rows)
-        if not self._is_dirty:
-            self._is_dirty = True
-            self._worker.after(self._seconds, self._commit)
-
-    def _commit(self) -> None:
-        self._is_dirty = False
-        self._unless_failed(self.trajectory.commit)
-
-    def _finish(self) -> None:
-        self._unless_failed(self.trajectory.finish, is_complete=not self._given_up)
-        self._is_over = True
-
-    def _unless_failed(self, act: Callable[..., None], **options: Any) -> None:
-        if self._failure is None and not self._is_over:
-            try:
-                act(self.actual_steps, sync=self._sync, **options)
-            except BaseException as error:  # noqa: BLE001 - as above
-                self._fail(error)
-
-    def _fail(self, error: BaseException) -> None:
-        """Leave the file as it is, and keep the error for the loop."""
-        try:
-            self.trajectory.abandon(self.actual_steps)
-        finally:
-            safe = self.trajectory.safe_rows
-            rows = ", ".join(f"{number} of `{name}`" for name, number in safe.items())
-            failure = StorageError(
-                f"`HDF5StorageWriter` could not write to {self._path}: {_told(error)} Rows that "
-                f'are safe in it: {rows}. When the cause is mended, go on with `mode="a"`.'
-            )
-            failure.__cause__ = error
-            self._failure = failure
-
-
-def _told(error: BaseException) -> str:
-    """What was raised; of what HDF5 says of the system's errors, what the system said."""
-    found = re.search(r"errno = (\d+)", str(error))
-    return described(error if found is None else OSError(int(found[1]), os.strerror(int(found[1]))))
-
-
 def _is_of_hdf5(error: BaseException) -> bool:
     """Whether it has no number of the system's errors of its own."""
     return not (isinstance(error, OSError) and error.strerror)
-
-
-def _left_out(number: int) -> str:
-    return f"`HDF5StorageWriter` was interrupted at its end, and {number} rows were not written."
-
-
-def _leads_to(error: BaseException | None, failure: BaseException) -> bool:
-    """Whether one is the other, or came of it."""
-    if error is None:
-        return False
-    if error is failure:
-        return True
-    others = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
-    return any(_leads_to(each, failure) for each in (*others, error.__cause__, error.__context__))
 
 
 def _extent(schedule: Schedule, total: int | None) -> int:
