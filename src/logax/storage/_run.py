@@ -81,8 +81,7 @@ class Run:
         # Who interrupts the end gets all rows all the same, unless they do so again.
         interrupts = [] if error is None or isinstance(error, Exception) else [error]
         self._ends = True
-        with self._entrance:  # whoever is in there has their row stored
-            pass
+        self._insist(self._let_in_who_is_there, interrupts)
         self._insist(self._drain, interrupts)
         self._worker.put(0, self._finish, waits=False)
         self._insist(lambda: self._worker.drain(None), interrupts)
@@ -99,6 +98,15 @@ class Run:
                 add_note(interrupt, _left_out(self._lost))
             raise interrupt
         self._tell_at_end(error)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the file is closed."""
+        return self._is_over
+
+    def _let_in_who_is_there(self) -> None:
+        with self._entrance:
+            pass
 
     def _insist(self, wait: Callable[[], object], interrupts: list[BaseException]) -> None:
         """Wait for something, through an interrupt; after the second one rows are given up."""

@@ -216,8 +216,11 @@ class HDF5StorageWriter(EnteredLogger):
     def _end(self, error: BaseException | None) -> None:
         run, self._run = self._run, None
         if run is not None:
-            self._forgotten.detach()
-            run.end(error)
+            try:
+                run.end(error)
+            finally:
+                if run.is_over:  # else it is tried again when this is forgotten
+                    self._forgotten.detach()
             never = [x for x in run.trajectory.never_written if error is None]
             if never and run.actual_steps:
                 warn_user(
