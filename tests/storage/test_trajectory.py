@@ -259,6 +259,22 @@ def test_a_view_is_compiled_once(tmp_path: Path) -> None:
     np.testing.assert_array_equal(rows["exact"], np.full(20, 0.1))
 
 
+def test_states_with_prng_keys_are_compiled_too(tmp_path: Path) -> None:
+    traces = []
+
+    def view(state: Any) -> Any:
+        traces.append(None)
+        return {"key": state["key"], "x": state["x"] + 1}
+
+    states = [(i, {"key": jax.random.key(i), "x": jnp.float32(i)}) for i in range(5)]
+    written(tmp_path / "a.h5", view, 1, states, states[0][1])
+    assert len(traces) == 2
+    rows, _ = frames(tmp_path / "a.h5")
+    np.testing.assert_array_equal(rows["x"], [1, 2, 3, 4, 5])
+    keys = jnp.stack([state["key"] for _, state in states])
+    np.testing.assert_array_equal(jax.random.key_data(rows["key"]), jax.random.key_data(keys))
+
+
 def test_constants_of_a_compiled_view_are_those_of_its_own_state(tmp_path: Path) -> None:
     def view(state: Any) -> Any:
         return {"length": state.shape[0], "sum": state.sum()}

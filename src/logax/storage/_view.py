@@ -240,13 +240,13 @@ def _dtype_of(leaf: Any) -> Any:
 
 def _is_on_one_device(state: Any) -> bool:
     """Whether arrays can be looked at from end to end without other devices."""
-    arrays = [x for x in jax.tree.leaves(state) if isinstance(x, jax.Array | jax.ShapeDtypeStruct)]
+    arrays = [_raw(x) for x in jax.tree.leaves(state) if _is_array(x)]
     return all(isinstance(x, jax.Array) and len(x.devices()) == 1 for x in arrays)
 
 
 def _are_together(arrays: list[Any]) -> bool:
     """Whether one program can take them all."""
-    return len({frozenset(x.devices()) for x in arrays if isinstance(x, jax.Array)}) <= 1
+    return len({frozenset(_raw(x).devices()) for x in arrays if isinstance(x, jax.Array)}) <= 1
 
 
 def _is_on_host(arrays: list[Any]) -> bool:
@@ -276,10 +276,17 @@ def _split(leaves: list[Any], structure: Any) -> tuple[Frame, list[Any]] | None:
     """
     if _ARRAYS.issuperset(map(type, leaves)):
         return Frame(structure), leaves
-    others = tuple((i, x) for i, x in enumerate(leaves) if type(x) not in _ARRAYS)
+    others = tuple((i, x) for i, x in enumerate(leaves) if not _is_array(x))
     if not all(_belongs_to_the_program(x) for _, x in others):
         return None
-    return Frame(structure, others), [x for x in leaves if type(x) in _ARRAYS]
+    return Frame(structure, others), [x for x in leaves if _is_array(x)]
+
+
+def _is_array(leaf: Any) -> bool:
+    """Whether it is an array of JAX, or the shape of one, and no tracer."""
+    if isinstance(leaf, jax.Array) and not isinstance(leaf, jax.core.Tracer):
+        _ARRAYS.add(type(leaf))  # PRNG keys have a class of their own, which JAX does not name
+    return type(leaf) in _ARRAYS
 
 
 def _belongs_to_the_program(leaf: Any) -> bool:
