@@ -253,6 +253,8 @@ def _serve(control: socket.socket) -> dict[str, str]:
                     os.dup2(fd, own)
                     os.close(fd)
                 signal.alarm(LONG)
+                # Whoever started the tests may have had them ignore it.
+                signal.signal(signal.SIGINT, signal.default_int_handler)
                 sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
                 return request
             for fd in files:
