@@ -83,11 +83,17 @@ class Worker:
                         return
                     self._thread = thread
 
-    def stop(self) -> None:
-        """Have the thread end when all jobs are done. A job that is put in later starts another."""
+    def stop(self, *, waits: bool = False) -> None:
+        """Have the thread end when all jobs are done. A job that is put in later starts another.
+
+        Who waits finds that nothing is held by the thread any more, not even while it ends.
+        """
         with self._changed:
-            self._stops = self._thread is not None
+            thread = self._thread
+            self._stops = thread is not None
             self._changed.notify_all()
+        if waits and thread is not None:
+            thread.join()
 
     def put(self, size: int, job: Callable[..., None], *arguments: Any, waits: bool = True) -> bool:
         """Queue a job that holds so many bytes; False if it is full and nobody may wait.

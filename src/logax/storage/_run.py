@@ -78,6 +78,9 @@ class Run:
 
     def end(self, error: BaseException | None = None) -> None:
         """Write all that is left, close the file, and tell what went wrong."""
+        if self._worker.is_current():  # what it did last has let go of a writer that was forgotten
+            threading.Thread(target=self.end).start()
+            return
         # Who interrupts the end gets all rows all the same, unless they do so again.
         interrupts = [] if error is None or isinstance(error, Exception) else [error]
         self._ends = True
@@ -85,7 +88,7 @@ class Run:
         self._insist(self._drain, interrupts)
         self._worker.put(0, self._finish, waits=False)
         self._insist(lambda: self._worker.drain(None), interrupts)
-        self._worker.stop()
+        self._worker.stop(waits=True)  # HDF5 must not be left in the middle of something
         interrupt = next((each for each in interrupts if each is not error), None)
         if self._dropped:
             warn_user(
