@@ -92,6 +92,8 @@ class Worker:
             thread = self._thread
             self._stops = thread is not None
             self._changed.notify_all()
+            if waits:  # which lets go of the lock, also of one that an interrupt has left behind
+                self._changed.wait_for(lambda: self._thread is not thread or thread is None)
         if waits and thread is not None:
             thread.join()
 
