@@ -30,6 +30,14 @@ def as_text(what: str, text: Any) -> str:
     return text
 
 
+def one_of(what: str, name: str, value: Any, choices: tuple[str, ...]) -> str:
+    """The choice that an option is, or an error."""
+    if isinstance(value, str) and value in choices:
+        return value
+    listed = ", ".join(map(repr, choices[:-1]))
+    raise ValueError(f"`{what}` takes `{name}` as {listed} or {choices[-1]!r}, and got {value!r}.")
+
+
 def at_least(least: int, what: str, name: str, value: Any) -> int:
     """The number that an option asks for, or an error."""
     number = whole(value, least)

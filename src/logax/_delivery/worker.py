@@ -22,8 +22,10 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
-from logax._checks import at_least, in_seconds
+from logax._checks import at_least, in_seconds, one_of
 from logax._errors import described, raise_together, warn_user
+
+WHEN_FULL = ("block", "drop")
 
 _TURN = 5e-5  # seconds: a program must not wait longer for the thread to let go of Python
 _PAUSE = 2e-2  # seconds: nobody sees a record sooner, and being woken for each is dear
@@ -326,12 +328,8 @@ def configure(*, queue_bytes: int | None = None, when_full: str | None = None) -
     size = worker.limit
     if queue_bytes is not None:
         size = at_least(1, "configure", "queue_bytes", queue_bytes)
-    if when_full is not None and not (
-        isinstance(when_full, str) and when_full in {"block", "drop"}
-    ):
-        raise ValueError(
-            f"`configure` takes `when_full` as 'block' or 'drop', and got {when_full!r}."
-        )
+    if when_full is not None:
+        one_of("configure", "when_full", when_full, WHEN_FULL)
     worker.limit = size
     worker.blocks = worker.blocks if when_full is None else when_full == "block"
 

@@ -45,12 +45,12 @@ def on_their_way(tree: Tree) -> Tree:
 def fetched(tree: Tree) -> Tree:
     """The same on the host: NumPy arrays, with PRNG keys as the numbers that they are made of."""
     refuse_tracers(jax.tree.leaves(tree))
-    return jax.device_get(jax.tree.map(_numbers, tree))
+    return jax.device_get(jax.tree.map(numbers_of, tree))
 
 
 def is_there(tree: Tree) -> bool:
     """Whether all of it can be read without waiting."""
-    arrays: list[Any] = [_numbers(x) for x in jax.tree.leaves(tree) if isinstance(x, jax.Array)]
+    arrays: list[Any] = [numbers_of(x) for x in jax.tree.leaves(tree) if isinstance(x, jax.Array)]
     return not any(array.is_deleted() or not array.is_ready() for array in arrays)
 
 
@@ -95,9 +95,18 @@ def short(leaf: Any) -> str:
         return f"{wide.mean() if wide.size else np.nan:.4g}"
 
 
-def _numbers(leaf: Any) -> Any:
+def numbers_of(leaf: Any) -> Any:
+    """The numbers that PRNG keys are made of; everything else as it is."""
     is_key = isinstance(leaf, jax.Array) and is_key_array(leaf)
     return jax.random.key_data(leaf) if is_key else leaf
+
+
+def widened(numbers: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Types that NumPy lacks, as ones that it has."""
+    if numbers.dtype.isbuiltin != 2:
+        return numbers
+    is_real = jnp.issubdtype(numbers.dtype, jnp.floating)
+    return numbers.astype(np.float32 if is_real else np.int32)
 
 
 def refuse_tracers(leaves: Any) -> None:

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import Any, BinaryIO
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from logax._checks import at_least_one
@@ -18,7 +17,7 @@ from logax._compat import Tree
 from logax._errors import add_note, described
 from logax._files import as_path, check_place, replacing
 from logax._schedule import Schedule
-from logax.loop._copies import copied, fetched, in_order
+from logax.loop._copies import copied, fetched, in_order, widened
 from logax.loop._entered import EnteredLogger, checked_view
 
 Numbers = np.ndarray[Any, Any]
@@ -124,10 +123,7 @@ def _storable(leaf: Any) -> Numbers | None:
     """An array as NumPy's files can hold it, or None."""
     if not isinstance(leaf, (np.ndarray, np.generic, bool, int, float, complex)):
         return None
-    array = np.asarray(leaf)
-    if array.dtype.isbuiltin == 2:  # of a type that NumPy lacks
-        is_real = jnp.issubdtype(array.dtype, jnp.floating)
-        array = array.astype(np.float32 if is_real else np.int32)
+    array = widened(np.asarray(leaf))
     return None if array.dtype.hasobject or array.dtype == jax.dtypes.float0 else array
 
 

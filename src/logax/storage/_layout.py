@@ -84,10 +84,6 @@ class Group:
         """What a row takes."""
         return sum(leaf.row_bytes for leaf in self.leaves)
 
-    def chunk_of(self, leaf: Leaf) -> tuple[int, ...]:
-        """The shape of its chunks; of the steps, without a leaf's shape."""
-        return (self.block, *leaf.stored_shape)
-
 
 @dataclasses.dataclass(frozen=True)
 class Layout:

@@ -6,6 +6,7 @@ all rows, also where it is interrupted; only a second interrupt gives up those t
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import os
 import re
@@ -139,27 +140,26 @@ class Run:
         """Wait until all rows are written; where that takes long, show how many are left."""
         if self._worker.drain(time.monotonic() + _PATIENCE):
             return
-        bar, first = None, self._put_in - self._written
+        bar, before = None, self._written
         try:
             while not self._worker.drain(time.monotonic() + 0.1):
-                left = self._put_in - self._written
                 if bar is None:
-                    bar = Bar(None, first, 0, "writing rows")
+                    bar = Bar(None, self._put_in - before, 0, "writing rows")
                 if time.monotonic() >= bar.due:
-                    bar.draw(first - left)
+                    bar.draw(self._written - before)
         finally:
             if bar is not None:
-                bar.close(first - (self._put_in - self._written))
+                bar.close(self._written - before)
 
     # On the thread.
 
-    def _add(self, rows: list[_Entry]) -> None:
+    def _add(self, rows: collections.deque[_Entry]) -> None:
         if self._failure is None and not self._given_up:
             try:
                 while rows:
-                    store, row, step = rows[-1]
+                    store, row, step = rows[0]
                     store.add(row, step)
-                    rows.pop()
+                    rows.popleft()
                     self._written += 1
                     if self._given_up:
                         break
@@ -203,8 +203,10 @@ class Run:
 class _Rows:
     """A job: rows that were put in one after the other, as long as they are small."""
 
-    def __init__(self, add: Callable[[list[_Entry]], None], first: _Entry, size: int) -> None:
-        self._add, self._entries, self._size = add, [first], size
+    def __init__(
+        self, add: Callable[[collections.deque[_Entry]], None], first: _Entry, size: int
+    ) -> None:
+        self._add, self._entries, self._size = add, collections.deque([first]), size
 
     def take(self, entry: _Entry, size: int) -> bool:
         """Take in one more, if there is room."""
@@ -215,7 +217,6 @@ class _Rows:
         return True
 
     def __call__(self) -> None:
-        self._entries.reverse()
         self._add(self._entries)
 
 

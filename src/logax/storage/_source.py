@@ -7,6 +7,7 @@ wrong with it is one type of error.
 
 from __future__ import annotations
 
+import math
 import os
 import time
 import weakref
@@ -109,8 +110,7 @@ class Source:
             return np.zeros(0 if stand.checks is None else 1, STEP)
 
         def read() -> Numbers:
-            dataset = self._dataset(group.step_path, (), STEP, (group.block,))
-            self._check_rows(dataset, stand.rows, STEP.itemsize, group.step_path)
+            dataset = self._rows_of(group.step_path, (), STEP, group.block, stand.rows)
             return np.concatenate([dataset[: stand.rows], stand.steps])
 
         return self._attempt(f"read the steps of `{group.name}` in", read)
@@ -124,8 +124,7 @@ class Source:
             return np.empty((len(places), *shape), own.kind.stored)
 
         def read() -> Numbers:
-            dataset = self._dataset(path, shape, own.kind.stored, (group.block, *shape))
-            self._check_rows(dataset, stand.rows, own.row_bytes, path)
+            dataset = self._rows_of(path, shape, own.kind.stored, group.block, stand.rows)
             result = np.empty((len(places), *shape), own.kind.stored)
             written = places < stand.rows
             result[~written] = stand.columns[leaf][places[~written] - stand.rows]
@@ -145,11 +144,11 @@ class Source:
             if not own.row_bytes:
                 value = np.empty(own.stored_shape, own.kind.stored)
             else:
-                dataset = self._dataset(path, None, own.kind.stored, None)
+                dataset = self._dataset(path, own.kind.stored)
                 if dataset.shape != own.stored_shape:
                     raise ValueError(f"it has the shape {dataset.shape}")
                 if own.shape:
-                    self._check_rows(dataset, 1, own.row_bytes, path)
+                    self._check_size(dataset, own.row_bytes, path)
                 value = np.asarray(dataset[...], own.kind.stored).reshape(own.stored_shape)
             check = zlib.crc32(value.tobytes())
             if stand.checks is None or check != stand.checks[leaf]:
@@ -195,20 +194,30 @@ class Source:
             raise ValueError("it is cut off before the end of its commits")
         return int(start)
 
-    def _dataset(
-        self, path: str, shape: tuple[int, ...] | None, dtype: Any, chunks: tuple[int, ...] | None
-    ) -> Any:
-        """A dataset that is what the schema says."""
+    def _rows_of(self, path: str, shape: tuple[int, ...], dtype: Any, block: int, rows: int) -> Any:
+        """A dataset of rows that is what the schema says, and holds what the commit says.
+
+        HDF5 visits all chunks to say how much it holds: once for each look at the file is enough.
+        """
         if path not in self._datasets:
-            dataset = self._linked(path)
-            if dataset is None:
-                raise ValueError(f"`{path}` is not there")
-            self._check_safe(dataset, path)
-            other = shape is not None and dataset.shape[1:] != shape
-            if dataset.dtype != dtype or other or chunks not in (None, dataset.chunks):
+            dataset = self._dataset(path, dtype)
+            if dataset.shape[1:] != shape or dataset.chunks != (block, *shape):
                 raise ValueError(f"`{path}` is not what the schema says")
+            if dataset.maxshape[0] is None and dataset.shape[0] < rows:
+                raise ValueError(f"`{path}` has fewer rows than there should be")
+            self._check_size(dataset, rows * math.prod(shape) * dtype.itemsize, path)
             self._datasets[path] = dataset
         return self._datasets[path]
+
+    def _dataset(self, path: str, dtype: Any) -> Any:
+        """A dataset that is safe to read, of this type."""
+        dataset = self._linked(path)
+        if dataset is None:
+            raise ValueError(f"`{path}` is not there")
+        self._check_safe(dataset, path)
+        if dataset.dtype != dtype:
+            raise ValueError(f"`{path}` is not what the schema says")
+        return dataset
 
     def _linked(self, path: str) -> Any:
         """A dataset by its name, unless that leads elsewhere."""
@@ -229,11 +238,10 @@ class Source:
         if dataset.external or dataset.is_virtual or not filters <= _FILTERS:
             raise ValueError(f"`{path}` is stored in a way that logax does not use")
 
-    def _check_rows(self, dataset: Any, rows: int, row_bytes: int, path: str) -> None:
+    def _check_size(self, dataset: Any, size: int, path: str) -> None:
         """Raise where there is less in the file than is said."""
         stored = dataset.id.get_storage_size()
-        most = stored * (_DENSEST if dataset.compression else 1)
-        if (dataset.maxshape[0] is None and dataset.shape[0] < rows) or most < rows * row_bytes:
+        if stored * (_DENSEST if dataset.compression else 1) < size:
             raise ValueError(f"`{path}` has fewer rows than there should be")
         if stored > os.fstat(self._fd).st_size:
             raise ValueError("it is cut off")

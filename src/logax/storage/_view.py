@@ -22,7 +22,7 @@ import numpy as np
 from logax._columns.rows import shape_name
 from logax._compat import ConcreteArray, Tree
 from logax._errors import add_note, received
-from logax.loop._copies import copied, on_their_way, refuse_tracers
+from logax.loop._copies import copied, numbers_of, on_their_way, refuse_tracers
 from logax.storage._dtypes import Kind, kind_of
 from logax.storage._parcels import Parcels
 from logax.storage._structure import Node, Parts, outlined
@@ -114,7 +114,7 @@ class View:
             self._stays = _is_on_host(arrays)
         else:
             refuse_tracers(leaves)
-            arrays = copied([_raw(leaf) for leaf in self._checked(self._view(state))])
+            arrays = copied([numbers_of(leaf) for leaf in self._checked(self._view(state))])
             if self._compiled is not None:
                 arrays = self._packed(arrays) + self._others(arrays)
         on_their_way(arrays)
@@ -145,7 +145,7 @@ class View:
         return {i: chunk for i, chunk in found if chunk is not None}
 
     def _traced(self, frame: Frame, given: list[Any]) -> list[Any]:
-        leaves = [_raw(leaf) for leaf in self._checked(self._view(frame.filled(given)))]
+        leaves = [numbers_of(leaf) for leaf in self._checked(self._view(frame.filled(given)))]
         # What is no JAX array is the same for all states of these types, and keeps its own type.
         self._constants[_signature(frame, given)] = self._others(leaves)
         return self._packed(leaves)
@@ -222,12 +222,6 @@ class View:
         return leaf
 
 
-def _raw(leaf: Any) -> Any:
-    """The numbers of PRNG keys; everything else as it is."""
-    is_key = isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-    return jax.random.key_data(leaf) if is_key else leaf
-
-
 def _signature(frame: Frame, arrays: list[Any]) -> Any:
     """What a program is compiled for."""
     return frame, tuple((x.shape, x.dtype) for x in arrays)
@@ -240,13 +234,15 @@ def _dtype_of(leaf: Any) -> Any:
 
 def _is_on_one_device(state: Any) -> bool:
     """Whether arrays can be looked at from end to end without other devices."""
-    arrays = [_raw(x) for x in jax.tree.leaves(state) if _is_array(x)]
+    arrays = [numbers_of(x) for x in jax.tree.leaves(state) if _is_array(x)]
     return all(isinstance(x, jax.Array) and len(x.devices()) == 1 for x in arrays)
 
 
 def _are_together(arrays: list[Any]) -> bool:
     """Whether one program can take them all."""
-    return len({frozenset(_raw(x).devices()) for x in arrays if isinstance(x, jax.Array)}) <= 1
+    return (
+        len({frozenset(numbers_of(x).devices()) for x in arrays if isinstance(x, jax.Array)}) <= 1
+    )
 
 
 def _is_on_host(arrays: list[Any]) -> bool:

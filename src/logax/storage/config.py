@@ -8,6 +8,7 @@ from typing import Any, Generic, TypeVar
 
 from logax._errors import received
 from logax._schedule import Schedule, as_schedule
+from logax.loop._entered import checked_view
 from logax.storage._structure import Node, Parts, outlined
 
 State = TypeVar("State")
@@ -31,11 +32,7 @@ class WriterGroupConfig(Generic[State, Storage]):
     logging_frequency: int | Schedule = 1
 
     def __post_init__(self) -> None:
-        if not callable(self.view):
-            raise TypeError(
-                "`WriterGroupConfig` takes a view, a function of the state, and got "
-                f'{received(self.view)}. Write `lambda state: {{"energy": state.energy}}`.'
-            )
+        checked_view("WriterGroupConfig", self.view)
         schedule = as_schedule(self.logging_frequency, "The schedule of `WriterGroupConfig`")
         object.__setattr__(self, "logging_frequency", schedule)
 

@@ -14,6 +14,7 @@ from logax._columns.export import free_name
 from logax._compat import Tree
 from logax._errors import received
 from logax._extras import imported
+from logax.loop._copies import widened
 from logax.storage._layout import axis_names, path_of
 from logax.storage._order import in_order, valid
 from logax.storage._source import Source
@@ -152,7 +153,7 @@ class StoredGroup(Generic[Storage]):
         for name, (number, leaf) in zip(arrays, self._leaves(), strict=True):
             numbers = self._raw(number, places)
             if not leaf.kind.is_key:
-                numbers = _widened(leaf.kind.to_true(numbers, self._shape(leaf, numbers)))
+                numbers = widened(leaf.kind.to_true(numbers, self._shape(leaf, numbers)))
             axes = [free_name(axis, arrays) for axis in axis_names(numbers.shape[len(rows) :])]
             variables[name] = ((*rows, *axes), numbers)
         return xarray.Dataset(variables, {} if self.is_once else {step: steps})
@@ -263,10 +264,3 @@ class StoredGroup(Generic[Storage]):
         if not -rows <= number < rows:
             raise IndexError(f"`{self.name}` has {rows} rows, and got index {number}.")
         return number % rows
-
-
-def _widened(x: Numbers) -> Numbers:
-    """Types that NumPy lacks, as ones that it has."""
-    if x.dtype.isbuiltin != 2:
-        return x
-    return x.astype(np.float32 if jax.numpy.issubdtype(x.dtype, np.floating) else np.int32)

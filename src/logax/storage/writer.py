@@ -11,8 +11,8 @@ import os
 import weakref
 from typing import Any
 
-from logax._checks import at_least, in_seconds
-from logax._delivery.worker import renew_after_fork
+from logax._checks import at_least, in_seconds, one_of
+from logax._delivery.worker import WHEN_FULL, renew_after_fork
 from logax._errors import raise_together, warn_user
 from logax._extras import imported
 from logax._files import as_path, check_place
@@ -92,7 +92,7 @@ class HDF5StorageWriter(EnteredLogger):
         what = type(self).__name__
         imported("h5py", what, "hdf5")
         self._path = os.path.abspath(as_path(what, "path", path))
-        self._mode = _one_of("mode", mode, _MODES)
+        self._mode = one_of(what, "mode", mode, _MODES)
         self._start = None if start_step is None else at_least(0, what, "start_step", start_step)
         if self._start is not None and mode != "a":
             raise ValueError(
@@ -102,7 +102,7 @@ class HDF5StorageWriter(EnteredLogger):
         self._level = _level(compression)
         self._seconds = in_seconds(what, "flush_seconds", flush_seconds)
         self._limit = at_least(1, what, "queue_bytes", queue_bytes)
-        self._drops = _one_of("when_full", when_full, ("block", "drop")) == "drop"
+        self._drops = one_of(what, "when_full", when_full, WHEN_FULL) == "drop"
         self._sync = bool(sync)
         total = None if total_steps is None else at_least(0, what, "total_steps", total_steps)
         outline, found = groups_of(config)
@@ -258,15 +258,6 @@ def _level(compression: Any) -> int | None:
     raise ValueError(
         "`HDF5StorageWriter` takes `compression` as None, 'gzip' or a level from 1 to 9, and got "
         f"{compression!r}."
-    )
-
-
-def _one_of(name: str, value: Any, choices: tuple[str, ...]) -> str:
-    if isinstance(value, str) and value in choices:
-        return value
-    listed = ", ".join(map(repr, choices[:-1]))
-    raise ValueError(
-        f"`HDF5StorageWriter` takes `{name}` as {listed} or {choices[-1]!r}, and got {value!r}."
     )
 
 
