@@ -1,0 +1,187 @@
+"""What a destination is: it opens runs, takes portions of their records, and closes runs.
+
+A sink knows nothing about JAX's transformations. The shell (`Logger`) hands it records that are
+NumPy arrays by column, many at a time, always on one thread and in this order:
+
+    open(runs)                 once for each run, before its first record
+    write(portion) ...         as often as there are records
+    flush()                    after some of them: now they must be safe, and seen by readers
+    close(runs, status)        once for each run
+    end()                      when the logger is closed, or Python exits
+
+What a sink raises stops neither the program nor other sinks: it is kept, and raised by
+`logax.flush()` and by the next call of the logger.
+
+**Streams.** A stream is what one lane says: usually a run is one stream. Where one state was given
+to a function under `vmap`, a run has a stream for each lane, and under `shard_map` one for each
+shard. All streams that log side by side come in one portion, along the first axis of every array.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from logax._logdict import leaf_name
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class RunInfo:
+    """One run, as a sink knows it. Each is one object, and equal to itself only.
+
+    Attributes:
+      id: Of no other run, here or elsewhere: letters, digits and `-`, so a name for a file too.
+      name: What the user called it, or the id.
+      info: All that was given to `init`: strings, numbers, NumPy arrays, lists and dictionaries.
+      began: When, in seconds since the epoch.
+      machine: Host, process, versions.
+      group: What the runs of one `init` have in common, if they are to be grouped; else None.
+      lane: Which lane of the `vmap` around `init` it was; () elsewhere.
+      lanes: How many lanes are taken together in this run, if it is an aggregate; else None.
+      resumed: Whether a run of this id was written before, and goes on.
+    """
+
+    id: str
+    name: str
+    info: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    began: float = 0.0
+    machine: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    group: str | None = None
+    lane: tuple[int, ...] = ()
+    lanes: int | None = None
+    resumed: bool = False
+
+
+class Stream(NamedTuple):
+    """What one lane or shard of a run says.
+
+    Attributes:
+      run: The run.
+      lane: The indices of the lane within the run; () where the run has no lanes.
+      shard: The index of the shard, or None.
+    """
+
+    run: RunInfo
+    lane: tuple[int, ...] = ()
+    shard: int | None = None
+
+
+class RunRecord(NamedTuple):
+    """One record of one stream: its values and steps are NumPy arrays without record axis."""
+
+    stream: Stream
+    values: dict[str, Any]
+    steps: dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Portion:
+    """Records of one `log` call, by column: every array has the shape (streams, records, ...).
+
+    Attributes:
+      streams: Whose records these are, along the first axis.
+      values: By key, a pytree of arrays. Typed PRNG keys are arrays of JAX's, all else is NumPy's.
+        A histogram is a `logax.HistogramBins`, an image a `logax.ImagePixels`.
+      steps: By name, the step of each record.
+      order: Where each record stands among all of the program, an array of integers (streams,
+        records): of two records of a stream the one with the less came first. Portions come in an
+        order that is right for every key by itself.
+      real: Which records there are, an array of booleans (streams, records); None for all.
+      site: File and line of the `log` call.
+      tags: Its tags.
+    """
+
+    streams: tuple[Stream, ...]
+    values: Mapping[str, Any]
+    steps: Mapping[str, Any]
+    order: Any
+    real: Any = None
+    site: str = ""
+    tags: tuple[str, ...] = ()
+
+    @staticmethod
+    def of(
+        runs: Sequence[RunInfo], values: Mapping[str, Any], *, real: Any = None, **steps: Any
+    ) -> Portion:
+        """A portion with one stream for each run, from arrays (runs, records, ...)."""
+        arrays = [*jax.tree.leaves(dict(values)), *steps.values()]
+        shape = np.shape(arrays[0])[:2] if arrays else (len(runs), 0)
+        order = np.broadcast_to(np.arange(shape[1]), shape)
+        return Portion(tuple(Stream(run) for run in runs), values, steps, order, real)
+
+    @functools.cached_property
+    def number(self) -> int:
+        """How many records there are, of all streams together."""
+        return int(self.order.size if self.real is None else self.real.sum())
+
+    @functools.cached_property
+    def leaves(self) -> dict[str, Any]:
+        """Every array by its flat name: the key, or `key/path/to/leaf`."""
+        return {
+            leaf_name(key, path): leaf
+            for key, value in self.values.items()
+            for path, leaf in jax.tree_util.tree_leaves_with_path(value)
+        }
+
+    def of_stream(self, number: int) -> Portion:
+        """The records of one stream, of which all are real."""
+        where = slice(None) if self.real is None else np.flatnonzero(self.real[number])
+
+        def own(x: Any) -> Any:
+            return x[number][where][None]
+
+        return dataclasses.replace(
+            self,
+            streams=(self.streams[number],),
+            values={key: jax.tree.map(own, value) for key, value in self.values.items()},
+            steps={name: own(step) for name, step in self.steps.items()},
+            order=own(self.order),
+            real=None,
+        )
+
+    def records(self) -> Iterator[RunRecord]:
+        """Each record by itself: one stream after the other, each in its order."""
+        for number in range(len(self.streams)):
+            own = self.of_stream(number)
+            for row in range(own.order.shape[1]):
+
+                def at(x: Any, row: int = row) -> Any:
+                    return x[0, row]
+
+                yield RunRecord(
+                    self.streams[number],
+                    {key: jax.tree.map(at, value) for key, value in own.values.items()},
+                    {name: at(step) for name, step in own.steps.items()},
+                )
+
+
+class Sink:
+    """The base of all destinations. Its methods do nothing: override those that matter."""
+
+    def open(self, runs: Sequence[RunInfo]) -> None:
+        """Runs begin."""
+
+    def write(self, portion: Portion) -> None:
+        """Take records of runs that are open."""
+
+    def flush(self) -> None:
+        """Make all that was written safe, and seen by readers."""
+
+    def close(self, runs: Sequence[RunInfo], status: str) -> None:
+        """Runs have ended: their status is "finished", or "crashed"."""
+
+    def end(self) -> None:
+        """There will be nothing more: let go of files and connections."""
+
+    def find(self, run: str) -> str:
+        """The id of an earlier run that is to go on, given its id, a part of it, or its name.
+
+        Raises:
+          ValueError: There is no such run.
+        """
+        return run
