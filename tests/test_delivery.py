@@ -1139,7 +1139,8 @@ def test_a_child_that_is_forked_while_records_wait_leaves_them_to_the_parent(
             pid = os.fork()
             if pid == 0:
                 from logax._delivery.calls import _calls
-                from logax._delivery.worker import troubles, worker
+                from logax._delivery.troubles import troubles
+                from logax._delivery.worker import worker
                 troubles.tell()  # what went wrong is the parent's
                 done = threading.Event()
                 worker.put(0, done.set)

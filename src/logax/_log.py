@@ -79,7 +79,7 @@ def log(
         return
     site = caller()
     options = _Options(as_names("tags", tags) or (), explicit, as_text("prefix", prefix), site)
-    counters = {name: _step(name, value, site) for name, value in steps.items()}
+    counters = {name: step_of(name, value, site) for name, value in steps.items()}
     if every is None:
         _bind(data, counters, options)
         return
@@ -200,8 +200,19 @@ class _Options:
 
 def _bind(data: Data, steps: dict[str, Array], options: _Options) -> None:
     site = options.site
-    if callable(data):
-        data = data()
+    entries, operands = entries_of(data() if callable(data) else data, site, options.prefix)
+    tags = tuple(sorted(set(options.tags)))
+    spec = LogSpec(entries, tuple(steps), tags, options.explicit, site)
+    ledger = getattr(_ledgers, "current", None)
+    if ledger is not None:
+        ledger.update((entry.key, site) for entry in entries)
+    _binding.value(*operands, *steps.values(), spec=spec)
+
+
+def entries_of(
+    data: Any, site: str, prefix: str = "", on_host: bool = False
+) -> tuple[tuple[Entry, ...], list[Array]]:
+    """What is logged, and all its arrays; those that are not JAX's stay on the host if they may."""
     if not isinstance(data, Mapping):
         raise TypeError(
             f"`log` at {site} takes a mapping from names to values, or a function that returns "
@@ -215,18 +226,14 @@ def _bind(data: Data, steps: dict[str, Array], options: _Options) -> None:
                 f"`log` at {site} takes keys that are non-empty strings, and got {key!r}. "
                 f'Write `log({{"name": value}})`.'
             )
-        entry, arrays = _entry(options.prefix + key, value, site)
+        entry, arrays = entry_of(prefix + key, value, site, on_host)
         entries.append(entry)
         operands += arrays
-    tags = tuple(sorted(set(options.tags)))
-    spec = LogSpec(tuple(entries), tuple(steps), tags, options.explicit, site)
-    ledger = getattr(_ledgers, "current", None)
-    if ledger is not None:
-        ledger.update((entry.key, site) for entry in entries)
-    _binding.value(*operands, *steps.values(), spec=spec)
+    return tuple(entries), operands
 
 
-def _entry(key: str, value: Tree, site: str) -> tuple[Entry, list[Array]]:
+def entry_of(key: str, value: Tree, site: str, on_host: bool = False) -> tuple[Entry, list[Array]]:
+    """What is logged under one key, and its arrays."""
     try:
         value = jax.tree.map(shown, value)
     except (TypeError, ValueError) as error:
@@ -236,7 +243,8 @@ def _entry(key: str, value: Tree, site: str) -> tuple[Entry, list[Array]]:
     arrays = []
     for position, (path, leaf) in enumerate(paths):
         name = leaf_name(key, path)
-        array = _array(leaf, f"`log` at {site}", f"for `{name}`")
+        as_array = _host_array if on_host else _array
+        array = as_array(leaf, f"`log` at {site}", f"for `{name}`")
         impl = None
         if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
             impl = str(jax.random.key_impl(array))
@@ -246,14 +254,16 @@ def _entry(key: str, value: Tree, site: str) -> tuple[Entry, list[Array]]:
     return Entry(key, structure, tuple(leaves)), arrays
 
 
-def _step(name: str, value: Any, site: str) -> Array:
+def step_of(name: str, value: Any, site: str, on_host: bool = False) -> Array:
+    """A step as an array, or an error that names it."""
     what = f"`log` at {site}"
     if value is None or isinstance(value, str):
         raise TypeError(
             f"{what} takes steps that are scalar numbers, and got {received(value)} for the step "
             f"`{name}`. Words by which to choose a log are its `tags`."
         )
-    array = _array(value, what, f"for the step `{name}`")
+    as_array = _host_array if on_host else _array
+    array = as_array(value, what, f"for the step `{name}`")
     real = jnp.issubdtype(array.dtype, jnp.integer) or jnp.issubdtype(array.dtype, jnp.floating)
     if array.shape != () or not real:
         raise TypeError(
@@ -283,6 +293,15 @@ def _array(leaf: Any, what: str, where: str) -> Array:
         f"{received(leaf)} {where}. Turn it into a number, or leave it out; of an equinox module "
         "log `eqx.filter(module, eqx.is_array)`."
     )
+
+
+def _host_array(leaf: Any, what: str, where: str) -> Any:
+    """The same for what stays on the host, where nothing need be rounded."""
+    if isinstance(leaf, (bool, int, float, complex, np.generic, np.ndarray)):
+        array = np.array(leaf)
+        if array.dtype.kind in "biufc" or jnp.issubdtype(array.dtype, np.number):
+            return array
+    return _array(leaf, what, where)
 
 
 def _check_fits(given: Any, dtype: Any, what: str, where: str) -> None:

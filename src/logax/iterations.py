@@ -46,17 +46,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from logax._compat import Array, outside_of_traces
+from logax._delivery.control import before_flush
 from logax._delivery.direct import deliver_soon, send
 from logax._delivery.packets import Parcel
 from logax._delivery.records import record
 from logax._delivery.routes import Route
-from logax._delivery.worker import (
-    DeliveryError,
-    Worker,
-    before_flush,
-    troubles,
-    worker,
-)
+from logax._delivery.troubles import DeliveryError, troubles
+from logax._delivery.worker import Worker, worker
 from logax._errors import caller, described
 from logax._iteration_lines import Clock, Convergence, Iteration, Kind, Lane, Line, reasons_of
 from logax._log import Entry, Leaf, LogSpec, is_listening, log

@@ -25,7 +25,8 @@ import pytest
 
 from gates import pending
 from logax import EveryNStep
-from logax._delivery.worker import Worker, _renewed, worker
+from logax._delivery.forks import _renewed
+from logax._delivery.worker import Worker, worker
 from logax.loop import CompositeLogger, NotifyLogger, RingBufferLogger, _webhook, notify
 from loops import Particles, held_state, run
 

@@ -19,7 +19,8 @@ import numpy as np
 import pytest
 
 from gates import pending
-from logax._delivery.worker import _renewed, worker
+from logax._delivery.forks import _renewed
+from logax._delivery.worker import worker
 from logax.loop import CompositeLogger, EveryNStep, PlotLogger, plot
 from logax.loop._drawing import POINTS, Series, figure_of, thinned
 from loops import Particles, held_state, run

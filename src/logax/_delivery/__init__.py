@@ -7,6 +7,10 @@
     routes    where records go
     records   what a callback is given
     worker    the bounded queue and the one thread behind it
+    control   what users say to it: `configure`, `flush`, `discard`
+    troubles  what went wrong, until somebody can be told
+    forks     what is made anew in a process that is forked
+    ask       a question that a program asks the host, apart from all of that
 
 Data flows from top to bottom. The thread of XLA that runs the program only puts arrays into the
 queue; all else happens on the thread behind it.

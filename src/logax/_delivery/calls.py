@@ -21,9 +21,11 @@ import jax
 import numpy as np
 
 from logax._compat import Tree, effects_of_this_thread
+from logax._delivery.control import before_flush
 from logax._delivery.packets import Packet, Parcel, Rows
-from logax._delivery.routes import Batch, Route
-from logax._delivery.worker import before_flush, troubles, worker
+from logax._delivery.routes import Batch, Takes
+from logax._delivery.troubles import troubles
+from logax._delivery.worker import worker
 
 
 class Places(NamedTuple):
@@ -49,11 +51,11 @@ class Places(NamedTuple):
 class Call:
     """One run of a tapped function."""
 
-    def __init__(self, route: Route) -> None:
+    def __init__(self, route: Takes) -> None:
         self.thread = threading.current_thread()
         self.running = threading.Event()  # once that thread has handed it to JAX
         self.result: Any = None
-        self._route = route
+        self.route = route
         self._next: dict[tuple[int, int], Any] = {}
         self._early: list[tuple[Parcel, Places]] = []
         self._ends: dict[tuple[int, int], Any] | None = None
@@ -90,7 +92,7 @@ class Call:
         if parcel.dropped:
             troubles.dropped(packet.sites[0].named(), 1)
         else:
-            self._route.deliver(_batch_of_one(parcel, rows))
+            self.route.deliver(_batch_of_one(parcel, rows))
         return True
 
     def await_program(self) -> None:
@@ -137,7 +139,7 @@ class Call:
         if parcel.dropped:
             self._count_dropped(parcel, fresh, lanes)
         elif len(fresh.place):
-            self._route.deliver(_batch(parcel, fresh))
+            self.route.deliver(_batch(parcel, fresh))
         return True
 
     def _count_dropped(self, parcel: Parcel, places: Places, lanes: int) -> None:
@@ -166,7 +168,7 @@ def batch_of(parcel: Parcel) -> Batch | None:
     return _batch(parcel, places) if len(places.place) else None
 
 
-def begin(route: Route) -> int:
+def begin(route: Takes) -> int:
     """The number of a new call, which `started` or `forget` will be told about."""
     worker.start()
     number = next(_numbers) % 2**32
@@ -174,7 +176,7 @@ def begin(route: Route) -> int:
     return number
 
 
-def begin_inside(route: Route) -> int:
+def begin_inside(route: Takes) -> int:
     """The number of a new call that is part of a program, which runs."""
     number = begin(route)
     _calls[number].running.set()
@@ -190,11 +192,12 @@ def started(number: int, result: Tree) -> None:
         call.running.set()
 
 
-def forget(number: int) -> None:
-    """Drop a call of which nothing will come."""
+def forget(number: int) -> Call | None:
+    """Drop a call of which nothing more will come, and give it if there is one."""
     call = _calls.pop(number, None)
     if call is not None:
         call.running.set()
+    return call
 
 
 def receive(parcel: Parcel) -> None:
@@ -249,7 +252,7 @@ class _Dropped:
             values = [_NOTHING] * packet.sites[0].width
             gate = np.ones(1, bool) if packet.gated[0] else None
             rows = Rows(values, np.array([place]), gate)
-            operands = packet.flat(np.asarray(self._number), np.asarray(shard), [rows], [])
+            operands = packet.flat(np.asarray(self._number), np.asarray(shard), _NOTHING, [rows])
             yield Parcel(packet, (), ((),) * len(operands), operands, dropped=True)
 
 
@@ -300,7 +303,8 @@ def _single(parcel: Parcel) -> Rows | None:
 
 def _batch_of_one(parcel: Parcel, rows: Rows) -> Batch:
     narrow = [(False,) * len(rows.arrays)]
-    return Batch(parcel.packet, (), parcel.shard(), [rows], narrow, [(0, 0, -1)])
+    order = [(0, 0, -1)]
+    return Batch(parcel.packet, (), parcel.shard(), [rows], narrow, order, parcel.owner())
 
 
 def _ends(parcel: Parcel) -> dict[tuple[int, int], Any] | None:
@@ -358,8 +362,8 @@ def _batch(parcel: Parcel, places: Places) -> Batch:
     packet = parcel.packet
     order = list(zip(places.site.tolist(), places.row.tolist(), places.lane.tolist(), strict=True))
     over = [each.arrays for each in packet.rows(list(parcel.over_lanes()))]
-    shard = parcel.shard()
-    return Batch(packet, parcel.lanes, shard, packet.rows(parcel.operands), over, order)
+    rows = packet.rows(parcel.operands)
+    return Batch(packet, parcel.lanes, parcel.shard(), rows, over, order, parcel.owner())
 
 
 def _reset() -> None:

@@ -5,16 +5,18 @@ There is no call that they belong to, so none is waited for: they are delivered 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import jax.numpy as jnp
 
 from logax._compat import Array
-from logax._delivery.calls import batch_of
+from logax._delivery.calls import batch_of, forget
 from logax._delivery.emit import emit, shard_here
 from logax._delivery.packets import Packet, Parcel, Rows, Site, Stream
 from logax._delivery.routes import Batch
-from logax._delivery.worker import troubles, worker
+from logax._delivery.troubles import troubles
+from logax._delivery.worker import worker
 from logax._log import LogSpec
 
 
@@ -23,28 +25,62 @@ def send(
     operands: Sequence[Array],
     take: Callable[[Parcel], None],
     gate: Array | None = None,
+    owner: Array | None = None,
 ) -> None:
     """Hand one record to `take` on the host, unless `gate` is false."""
-    worker.start()
     rows = Rows(
         [jnp.expand_dims(x, 0) for x in operands],
         jnp.zeros(1, jnp.int32),
         None if gate is None else jnp.expand_dims(gate, 0),
     )
+    zero = jnp.zeros((), jnp.int32)
+    send_rows([(spec, rows)], take, zero, zero, owner)
+
+
+def send_rows(
+    columns: Sequence[tuple[LogSpec, Rows]],
+    take: Callable[[Parcel], None],
+    number: Array,
+    lanes: Array,
+    owner: Array | None,
+) -> None:
+    """Hand records of several sites to `take` on the host, all at once.
+
+    Args:
+      columns: What each site logs, and its arrays.
+      take: Takes the parcel.
+      number: Of the call that they are of, or zero.
+      lanes: What has a lane axis wherever one of them may have (`lanes_of`).
+      owner: The number of their owner, if they have one.
+    """
+    worker.start()
     shard = shard_here()
     packet = Packet(
-        (Site(spec),), (gate is not None,), 0, (Stream(),), last=False, on_shard=shard is not None
+        tuple(Site(spec) for spec, _ in columns),
+        tuple(rows.gate is not None for _, rows in columns),
+        0,
+        (Stream(),),
+        last=False,
+        on_shard=shard is not None,
+        owned=owner is not None,
     )
-    zero = jnp.zeros((), jnp.int32)
-    emit(packet, zero, packet.flat(zero, shard, [rows], []), take)
+    emit(packet, lanes, packet.flat(number, shard, owner, [rows for _, rows in columns]), take)
+
+
+def receive_whole(parcel: Parcel) -> None:
+    """Take in a parcel that is all there is of its call, on whatever thread of XLA's."""
+    call = forget(parcel.number())
+    if call is not None:
+        deliver_soon(parcel, call.route.deliver)
 
 
 def deliver_soon(parcel: Parcel, deliver: Callable[[Batch], None]) -> None:
     """Have the records of a parcel delivered on the thread of the worker."""
     if not worker.put(parcel.size(), _deliver, parcel, deliver):
         batch = batch_of(parcel.without_values())
-        if batch is not None:
-            troubles.dropped(batch.packet.sites[0].named(), len(batch.order))
+        for site, _, lane in batch.order if batch is not None else ():
+            number = math.prod(parcel.lanes) if lane < 0 else 1
+            troubles.dropped(parcel.packet.sites[site].named(), number)
 
 
 def _deliver(parcel: Parcel, deliver: Callable[[Batch], None]) -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from logax._delivery.packing import Packing
-from logax._log import LogSpec
+from logax._log import Leaf, LogSpec
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,10 +44,26 @@ class Site:
             for entry in self.spec.entries
         )
 
+    def values(self, arrays: Sequence[Any]) -> Iterator[tuple[str, Any]]:
+        """The value of each key, given the arrays of some records."""
+        if self.plain:
+            # There are more arrays than keys: steps come after the values.
+            yield from zip(self.keys, arrays, strict=False)
+            return
+        at = 0
+        for entry in self.spec.entries:
+            own = arrays[at : at + len(entry.leaves)]
+            at += len(entry.leaves)
+            yield entry.key, entry.value(list(map(_value, entry.leaves, own)))
+
     @functools.cached_property
     def width(self) -> int:
         """How many arrays a record has: its leaves and its steps."""
         return sum(len(entry.leaves) for entry in self.spec.entries) + len(self.spec.steps)
+
+
+def _value(leaf: Leaf, x: Any) -> Any:
+    return jax.random.wrap_key_data(x, impl=leaf.key_impl) if leaf.key_impl else x
 
 
 _ONE_ARRAY = jax.tree.structure(0)
@@ -82,9 +98,9 @@ class Stream:
 class Packet:
     """What the operands of one emission are.
 
-    They come in this order: the number of the call; in a `shard_map` the index of the shard; for
-    each site its arrays, the places of its records in the order, and its gate; at the end of a
-    call, how many records each stream had.
+    They come in this order: the number of the call; in a `shard_map` the index of the shard; the
+    number of the owner, where records have one; for each site its arrays, the places of its records
+    in the order, and its gate; at the end of a call, how many records each stream had.
 
     Attributes:
       sites: The sites, in the order of their operands.
@@ -93,6 +109,7 @@ class Packet:
       streams: All streams of the program.
       last: Whether this ends the call.
       on_shard: Whether the whole call is on one shard of a `shard_map` around it.
+      owned: Whether there is the number of an owner.
     """
 
     sites: tuple[Site, ...]
@@ -101,19 +118,23 @@ class Packet:
     streams: tuple[Stream, ...]
     last: bool
     on_shard: bool = False
+    owned: bool = False
 
     @functools.cached_property
     def sharded(self) -> bool:
         """Whether this is of a shard."""
         return self.on_shard or bool(self.streams[self.stream].shards)
 
-    def flat(self, call: Any, shard: Any, rows: list[Rows], ends: list[Any]) -> list[Any]:
+    def flat(
+        self, call: Any, shard: Any, owner: Any, rows: list[Rows], ends: Sequence[Any] = ()
+    ) -> list[Any]:
         """The operands."""
         operands = [call, shard] if self.sharded else [call]
+        operands += [owner] if self.owned else []
         for each in rows:
             operands += [*each.arrays, each.order]
             operands += [] if each.gate is None else [each.gate]
-        return operands + ends
+        return [*operands, *ends]
 
     def rows(self, operands: Sequence[Any]) -> list[Rows]:
         """Of such operands those of each site."""
@@ -125,7 +146,7 @@ class Packet:
     @functools.cached_property
     def spans(self) -> list[tuple[int, int, bool]]:
         """For each site where its arrays begin and end, and whether a gate comes after."""
-        spans, at = [], 2 if self.sharded else 1
+        spans, at = [], 1 + self.sharded + self.owned
         for site, gated in zip(self.sites, self.gated, strict=True):
             spans.append((at, at + site.width, gated))
             at += site.width + 1 + gated
@@ -134,6 +155,13 @@ class Packet:
     def ends(self, operands: Sequence[Any]) -> Sequence[Any]:
         """Of such operands how many records each stream had, at the end of a call."""
         return operands[len(operands) - len(self.streams) :] if self.last else []
+
+
+class Owner(NamedTuple):
+    """Whose records some are: a number, for each lane where it varies over any level of them."""
+
+    number: Any
+    over: tuple[bool, ...] = ()
 
 
 class Parcel(NamedTuple):
@@ -173,6 +201,13 @@ class Parcel(NamedTuple):
         """Which shard this is of."""
         return int(self.operands[1]) if self.packet.sharded else None
 
+    def owner(self) -> Owner | None:
+        """Whose records these are."""
+        if not self.packet.owned:
+            return None
+        at = 1 + self.packet.sharded
+        return Owner(self.operands[at], self.batched[at])
+
     def shard_of_call(self) -> int:
         """Which of its call's shards this is of; each shard around a call has its own call."""
         packet = self.packet
@@ -193,13 +228,19 @@ class Parcel(NamedTuple):
         """The same with all lanes as one axis in front of those that vary over any."""
         if len(self.lanes) < 2:
             return self
-        whole = []
-        for x, over in zip(self.operands, self.batched, strict=True):
-            if any(over) and not (self.dropped and x.shape == (0,)):
-                own = iter(x.shape)
-                shape = [next(own) if b else 1 for b in over]
-                rest = list(own)
-                x = np.broadcast_to(x.reshape(*shape, *rest), (*self.lanes, *rest))
-                x = x.reshape(math.prod(self.lanes), *rest)
-            whole.append(x)
-        return self._replace(operands=whole, batched=tuple((over,) for over in self.over_lanes()))
+        whole = [
+            x if self.dropped and x.shape == (0,) else over_all(x, over, self.lanes)
+            for x, over in zip(self.operands, self.batched, strict=True)
+        ]
+        return self._replace(operands=whole)
+
+
+def over_all(x: Any, over: Sequence[bool], lanes: Sequence[int]) -> Any:
+    """An array with all lanes as one axis in front, if it varies over any."""
+    if not any(over):
+        return x
+    own = iter(x.shape)
+    shape = [next(own) if varies else 1 for varies in over]
+    rest = list(own)
+    x = np.broadcast_to(x.reshape(*shape, *rest), (*lanes, *rest))
+    return x.reshape(math.prod(lanes), *rest)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -79,21 +79,8 @@ def made(
 ) -> record:
     """One record of a site, given its arrays: leaves, then steps."""
     spec = site.spec
-    # There are more arrays than keys: steps come after the values.
-    one = record(zip(site.keys, arrays) if site.plain else _values(site, arrays))  # noqa: B905
+    one = record(site.values(arrays))
     one.steps = dict(zip(spec.steps, arrays[len(arrays) - len(spec.steps) :], strict=True))
     one.lane, one.shard, one.real = lane, shard, real
     one.site, one.tags, one.total = spec.site, spec.tags, site.total
     return one
-
-
-def _values(site: Site, arrays: Sequence[Any]) -> Iterator[tuple[str, Any]]:
-    at = 0
-    for entry in site.spec.entries:
-        own = arrays[at : at + len(entry.leaves)]
-        at += len(entry.leaves)
-        yield entry.key, entry.value(list(map(_value, entry.leaves, own)))
-
-
-def _value(leaf: Any, x: Any) -> Any:
-    return jax.random.wrap_key_data(x, impl=leaf.key_impl) if leaf.key_impl else x

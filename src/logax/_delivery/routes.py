@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from logax._delivery.packets import Packet, Rows, Site
+from logax._delivery.packets import Owner, Packet, Rows, Site
 from logax._delivery.records import made, record
-from logax._delivery.worker import DeliveryError, troubles, worker
+from logax._delivery.troubles import DeliveryError, troubles
+from logax._delivery.worker import worker
 from logax._errors import described
 
 
@@ -24,6 +25,7 @@ class Batch(NamedTuple):
       rows: The arrays of each site.
       over_lanes: For each array of each site, whether lanes are its first axis.
       order: Of which site, row and lane each record is; lane -1 stands for all of them.
+      owner: Whose records these are, where they have owners.
     """
 
     packet: Packet
@@ -32,6 +34,14 @@ class Batch(NamedTuple):
     rows: list[Rows]
     over_lanes: Sequence[Sequence[bool]]
     order: list[tuple[int, int, int]]
+    owner: Owner | None = None
+
+
+class Takes(Protocol):
+    """Where batches go. It must be hashable, to be told from others."""
+
+    def deliver(self, batch: Batch) -> None:
+        """Take a batch, on the thread of the worker; nothing is raised."""
 
 
 class Route:

@@ -10,21 +10,19 @@ of its own, so that records need not wait for that.
 
 from __future__ import annotations
 
-import atexit
 import collections
 import contextlib
-import os
 import sys
 import threading
 import time
-import traceback
-import weakref
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any
 
-from logax._checks import at_least, in_seconds, one_of
-from logax._errors import described, raise_together, warn_user
+from logax._delivery.forks import renew_after_fork
+from logax._delivery.troubles import DeliveryError, troubles
+from logax._errors import described
 
+QUEUE_BYTES = 256 * 2**20
 WHEN_FULL = ("block", "drop")
 
 _TURN = 5e-5  # seconds: a program must not wait longer for the thread to let go of Python
@@ -51,7 +49,7 @@ class Worker:
         self, name: str = "logax", *, short_turns: bool = True, grows: bool = True
     ) -> None:
         self._name, self._short_turns, self._grows = name, short_turns, grows
-        self.limit = 256 * 2**20
+        self.limit = QUEUE_BYTES
         self.blocks = True
         self.exits = False  # whether Python does
         self._reset()
@@ -248,173 +246,4 @@ class Worker:
                 self._changed.notify_all()
 
 
-class DeliveryError(RuntimeError):
-    """A callback raised. What it raised is the `__cause__` of this."""
-
-
-class Troubles:
-    """What went wrong on the thread, until somebody can be told."""
-
-    def __init__(self) -> None:
-        self._reset()
-        renew_after_fork(self)
-
-    def _reset(self) -> None:
-        self._lock = threading.Lock()
-        self._errors: dict[Any, DeliveryError] = {}
-        self._mild: set[Any] = set()
-        self._more: collections.Counter[Any] = collections.Counter()
-        self._dropped: collections.Counter[str] = collections.Counter()
-        self._warnings: list[str] = []
-
-    def failed(self, who: Any, error: DeliveryError, raises: bool = True) -> None:
-        """Keep the first error of each culprit, to raise or to warn of, and count the others."""
-        with self._lock:
-            if not raises:
-                self._mild.add(who)
-            if who in self._errors:
-                self._more[who] += 1
-            else:
-                self._errors[who] = error
-
-    def warn(self, message: str) -> None:
-        """Say this when somebody asks."""
-        with self._lock:
-            self._warnings.append(message)
-
-    def dropped(self, what: str, number: int) -> None:
-        """Count records that there was no room for."""
-        with self._lock:
-            self._dropped[what] += number
-
-    def tell(self, who: Any = None) -> None:
-        """Raise or warn of what was kept, of one culprit or of all, and of what was dropped."""
-        if not (self._errors or self._dropped or self._warnings):
-            return
-        with self._lock:
-            culprits = [who] if who is not None else list(self._errors)
-            told = {each: self._told(each) for each in culprits if each in self._errors}
-            dropped, self._dropped = self._dropped, collections.Counter()
-            messages, self._warnings = self._warnings, []
-        errors = [error for each, error in told.items() if each not in self._mild]
-        for each in self._mild & set(told):
-            messages.append(" ".join([str(told[each]), *getattr(told[each], "__notes__", [])]))
-        if dropped:
-            each = ", ".join(f"{number} of {what}" for what, number in dropped.items())
-            messages.append(
-                f"{sum(dropped.values())} records were dropped because the queue of "
-                f"{worker.limit} bytes was full: {each}. Make it larger, or wait for room: "
-                '`logax.configure(queue_bytes=..., when_full="block")`.'
-            )
-        for message in messages:
-            warn_user(message)
-        raise_together("several callbacks raised", errors)
-
-    def _told(self, who: Any) -> DeliveryError:
-        error, more = self._errors.pop(who), self._more.pop(who, 0)
-        if more:
-            error.add_note(f"It raised for {more} more records after that one.")
-        return error
-
-
-def configure(*, queue_bytes: int | None = None, when_full: str | None = None) -> None:
-    """Set the bounds of delivery, for the whole process.
-
-    Args:
-      queue_bytes: How much may wait on the host for callbacks and loggers (256 MiB).
-      when_full: "block", the default: the program waits for room; or "drop": records are left
-        out, counted, and a warning says how many.
-    """
-    size = worker.limit
-    if queue_bytes is not None:
-        size = at_least(1, "configure", "queue_bytes", queue_bytes)
-    if when_full is not None:
-        one_of("configure", "when_full", when_full, WHEN_FULL)
-    worker.limit = size
-    worker.blocks = worker.blocks if when_full is None else when_full == "block"
-
-
-def flush(timeout: float | None = None) -> None:
-    """Return when all that was emitted so far has been delivered.
-
-    Waits for the programs that run. Raises what callbacks raised, and warns of dropped records.
-
-    Args:
-      timeout: Seconds to wait at most.
-
-    Raises:
-      TimeoutError: They have passed.
-      DeliveryError: A callback raised; several together in an `ExceptionGroup`.
-    """
-    if worker.is_current():
-        raise RuntimeError(
-            "`flush` was called in a callback, and waits for that callback. Call it outside."
-        )
-    deadline = None
-    if timeout is not None:
-        deadline = time.monotonic() + in_seconds("flush", "timeout", timeout)
-    ended = [await_programs(deadline) for await_programs in _before_flush]
-    if not (all(ended) and worker.drain(deadline)):
-        raise TimeoutError(
-            f"`flush` waited {timeout} s, and records are still on their way. A program is still "
-            "running, or a callback takes long."
-        )
-    troubles.tell()
-
-
-def discard() -> int:
-    """Drop the records that wait for callbacks, as after an interrupt, and say how many.
-
-    A callback that is at work finishes first. Programs that still run go on, and what they say from
-    then on is delivered.
-    """
-    if worker.is_current():
-        raise RuntimeError(
-            "`discard` was called in a callback, and waits for that callback. Call it outside."
-        )
-    with _discarding:
-        worker.discards, worker.discarded = True, 0
-        try:
-            worker.drain(None)
-        finally:
-            worker.discards = False
-        return worker.discarded
-
-
-def before_flush(await_programs: Callable[[float | None], bool]) -> None:
-    """Have this called by every `flush`: it waits for programs, and says if they have ended."""
-    _before_flush.append(await_programs)
-
-
-class Renewable(Protocol):
-    """What has locks and threads, which a process that is forked has not."""
-
-    def _reset(self) -> None:
-        """Be as it was made; what was under way is the other process's."""
-
-
-def renew_after_fork(each: Renewable) -> None:
-    """Have it reset in every process that is forked, as long as it lives."""
-    _renewed.add(each)
-
-
-def _reset_after_fork() -> None:
-    for each in list(_renewed):
-        each._reset()
-
-
-def _flush_at_exit() -> None:
-    worker.exits = True
-    try:
-        flush()
-    except BaseException:  # noqa: BLE001 - there is nobody left to raise it to
-        traceback.print_exc()
-
-
-_before_flush: list[Callable[[float | None], bool]] = []
-_discarding = threading.Lock()
-_renewed: weakref.WeakSet[Renewable] = weakref.WeakSet()
 worker = Worker()
-troubles = Troubles()
-atexit.register(_flush_at_exit)
-os.register_at_fork(after_in_child=_reset_after_fork)

@@ -41,6 +41,7 @@ class Traced:
       ledger: The key and the site of every log that was bound while tracing.
       ticket: What gives calls their numbers, where they have any.
       number: The number of the call, where it is known before the program runs.
+      owner: The number of who owns its records, if they have an owner.
       notes: What the harvest says of the program: "silent" if it makes no use of the number.
     """
 
@@ -50,11 +51,16 @@ class Traced:
     ledger: frozenset[tuple[str, str]]
     ticket: Any = None
     number: Array | None = None
+    owner: Array | None = None
     notes: set[str] = dataclasses.field(default_factory=set)
 
 
 class Ticket(Protocol):
     """Numbers for calls whose records leave the program while it runs."""
+
+    @property
+    def owner(self) -> Array | None:
+        """The number of who owns the records, an array or a tracer; None if nobody does."""
 
     def check(self) -> None:
         """Raise what went wrong in earlier calls."""
@@ -193,7 +199,8 @@ class Harvested:
             return self._updating(given)
         leaves, structure = jax.tree.flatten(given)
         moving = [i for i, x in enumerate(leaves) if isinstance(x, jax.core.Tracer)]
-        about = _About(self._harvester, self._options, self._ticket)
+        owner = None if self._ticket is None else self._ticket.owner
+        about = _About(self._harvester, self._options, self._ticket, owner=owner)
         return _harvest(about, self._fun, leaves, structure, moving)
 
     def _program(self, given: Tree) -> Any:
@@ -206,11 +213,14 @@ class Harvested:
         harvester, options = self._harvester, self._options
         fun = weakly(self._fun) if self._tree_fun is None else lambda: None
         numbered = self._ticket is not None
+        owned = self._ticket is not None and self._ticket.owner is not None
 
         def run(*dynamic: Array) -> Any:
             about = _About(harvester, options)
             if numbered:
                 about.number, dynamic = dynamic[0], dynamic[1:]
+            if owned:
+                about.owner, dynamic = dynamic[0], dynamic[1:]
             every = {**fixed, **dict(zip(moving, dynamic, strict=True))}
             ordered = [every[i] for i in range(structure.num_leaves)]
             result = _Partly.of(_harvest(about, fun(), ordered, structure, moving))
@@ -218,7 +228,7 @@ class Harvested:
 
         run.__name__ = run.__qualname__ = getattr(self._fun, "__name__", type(self._fun).__name__)
         donated = Named(*_compat.jit_arguments(self._fun).donated).marked(given, len(self._owner))
-        given_up = [at + numbered for at, i in enumerate(moving) if donated[i]]
+        given_up = [at + numbered + owned for at, i in enumerate(moving) if donated[i]]
         return jax.jit(run, donate_argnums=given_up)
 
     def _updating(self, given: Tree) -> Any:
@@ -239,7 +249,8 @@ def _numbered(program: Any, ticket: Ticket, leaves: Sequence[Any]) -> Any:
     ticket.check()
     number = ticket.begin()
     try:
-        result = program(np.uint32(number), *leaves)
+        owner = () if ticket.owner is None else (ticket.owner,)
+        result = program(np.uint32(number), *owner, *leaves)
     except BaseException as error:
         ticket.forget(number)
         if isinstance(error, jax.errors.JaxRuntimeError) and "KeyboardInterrupt" in str(error):
@@ -255,12 +266,13 @@ def _numbered(program: Any, ticket: Ticket, leaves: Sequence[Any]) -> Any:
 
 @dataclasses.dataclass
 class _About:
-    """What is harvested how: the harvest, its options, and the number of the call, if any."""
+    """What is harvested how: the harvest, its options, the numbers of the call and its owner."""
 
     harvester: Harvester
     options: Any
     ticket: Ticket | None = None
     number: Array | None = None
+    owner: Array | None = None
     notes: set[str] = dataclasses.field(default_factory=set)
 
 
@@ -299,9 +311,8 @@ def _harvest(
                 f"program is made by: `{harvester.name}(f, static_argnames=...)`."
             )
             raise
-    harvest = Traced(
-        jaxpr, dynamic, outer, frozenset(ledger), about.ticket, about.number, about.notes
-    )
+    given = (about.ticket, about.number, about.owner, about.notes)
+    harvest = Traced(jaxpr, dynamic, outer, frozenset(ledger), *given)
     results, logs = harvester.run(harvest, about.options)
     tree, out, places = returned[-1]
     for place, x in zip(places, results, strict=True):

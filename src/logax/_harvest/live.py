@@ -7,22 +7,31 @@ compiled programs are the same for all of them, and JAX keeps them beside those 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import threading
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from logax._checks import as_names
 from logax._compat import Array
+from logax._delivery.control import flush
 from logax._delivery.direct import deliver_soon, send
 from logax._delivery.packets import Parcel, Site
 from logax._delivery.records import record
-from logax._delivery.routes import Batch, Route
-from logax._delivery.worker import DeliveryError, flush
+from logax._delivery.routes import Batch, Route, Takes
+from logax._delivery.troubles import DeliveryError
 from logax._harvest.choice import Choice, Names
 from logax._harvest.findings import Findings
 from logax._log import LogSpec, bound_by
+
+
+class StreamedLive(Protocol):
+    """What takes records for the length of a block, as loggers do."""
+
+    def streamed_live(self) -> contextlib.AbstractContextManager[Takes]:
+        """Where they go."""
 
 
 class live:  # noqa: N801 - used like a function
@@ -36,7 +45,8 @@ class live:  # noqa: N801 - used like a function
     matters, or where records should wait in a buffer, wrap the function with `tap`.
 
     Args:
-      *callbacks: Each gets one `record` at a time. Without any, records are printed.
+      *callbacks: Each gets one `record` at a time. Without any, records are printed. A logger of
+        `logax.loggers` gets a run for the length of the block.
       argnames: Take only logs with these names; glob patterns are allowed.
       tags: Take only logs with one of these tags.
 
@@ -47,24 +57,34 @@ class live:  # noqa: N801 - used like a function
 
     def __init__(
         self,
-        *callbacks: Callable[[record], Any],
+        *callbacks: Callable[[record], Any] | StreamedLive,
         argnames: Names = None,
         tags: Names = None,
     ) -> None:
         for callback in callbacks:
-            if not callable(callback):
+            if not (callable(callback) or hasattr(callback, "streamed_live")):
                 raise TypeError(
                     f"`live` takes callbacks that can be called with a record, and got "
                     f"{callback!r}. Write `live(callback, argnames=...)`."
                 )
-        self._routes = [Route(callback, "split", "raise") for callback in callbacks or (print,)]
+        self._targets = callbacks or (print,)
+        self._routes: list[Takes] = []
         self._choice = Choice(as_names("argnames", argnames), as_names("tags", tags))
         self._found = Findings()
         self._context: Any = None
+        self._runs = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
         if self._context is not None:
             raise RuntimeError("This `live` is open already. Make another one.")
+        with contextlib.ExitStack() as runs:
+            self._routes = [
+                Route(target, "split", "raise")
+                if callable(target)
+                else runs.enter_context(target.streamed_live())
+                for target in self._targets
+            ]
+            self._runs = runs.pop_all()
         with _lock:
             _open.append(self)
         self._context = bound_by(_bind)
@@ -90,6 +110,7 @@ class live:  # noqa: N801 - used like a function
         finally:
             with _lock:
                 _open.remove(self)
+            self._runs.__exit__(kind, error, traceback)
 
     def _flush_after(self, error: Exception) -> None:
         """Deliver all, and leave it to the error that ended the block to be raised."""

@@ -82,14 +82,27 @@ def spool(
         logs a key that has no `capacity`.
       TypeError: When called: records of one key do not fit together.
     """
-    options = Options(
+    options = options_of(argnames, tags, keep_logs, interval, reduce, prefix, capacity)
+    return Harvested(fun, _HARVESTER, options, static_argnums, static_argnames)
+
+
+def options_of(
+    argnames: Names,
+    tags: Names,
+    keep_logs: bool,
+    interval: int | None,
+    reduce: Any,
+    prefix: str,
+    capacity: int | Mapping[str, int] | None,
+) -> Options:
+    """The options of `spool`, checked."""
+    return Options(
         Choice(as_names("argnames", argnames), as_names("tags", tags), as_text("prefix", prefix)),
         bool(keep_logs),
         at_least_one("spool", "interval", 1 if interval is None else interval),
         _frozen_reduce(reduce),
         _frozen_capacity(capacity),
     )
-    return Harvested(fun, _HARVESTER, options, static_argnums, static_argnames)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,7 +116,8 @@ class Options:
     capacity: tuple[tuple[str, int], ...]
 
 
-def _spooled(traced: Traced, options: Options) -> tuple[list[Array], logdict]:
+def spooled(traced: Traced, options: Options) -> tuple[list[Array], logdict]:
+    """The results of a program, and its logs."""
     harvest = Spool(options, traced.listening)
     census = harvest.census(traced.jaxpr)
     harvest.warn(traced)
@@ -290,4 +304,4 @@ def _frozen_capacity(capacity: Any) -> tuple[tuple[str, int], ...]:
     return tuple((key, at_least_one("spool", "capacity", number)) for key, number in each.items())
 
 
-_HARVESTER = Harvester("spool", _spooled)
+_HARVESTER = Harvester("spool", spooled)

@@ -44,14 +44,16 @@ class Options:
     keep_logs: bool
     interval: int
     buffer: int
+    owned: bool = False
 
 
 class Given(NamedTuple):
-    """What is at hand everywhere: the number of the call, its lanes, and the shard."""
+    """What is at hand everywhere: the number of the call, its lanes, the shard, and the owner."""
 
     call: Array
     lanes: Array
     shard: Array
+    owner: Array | None = None
 
 
 class Tap(Harvest):
@@ -295,8 +297,9 @@ class Tap(Harvest):
             self._streams,
             bool(ends),
             self.on_one_shard,
+            given.owner is not None,
         )
-        operands = packet.flat(given.call, given.shard, [*rows.values()], [*ends])
+        operands = packet.flat(given.call, given.shard, given.owner, [*rows.values()], ends)
         emit(packet, given.lanes, operands, receive)
 
     def end(self, frame: Frame) -> None:

@@ -9,13 +9,13 @@ from typing import Any
 import jax.numpy as jnp
 
 from logax import _compat
-from logax._checks import as_names, as_text, at_least_one
+from logax._checks import as_names, as_text, at_least_one, one_of
 from logax._compat import Array, Tree
 from logax._delivery.calls import begin, begin_inside, forget, started
 from logax._delivery.emit import lanes_of, opened, shard_here
 from logax._delivery.records import record
-from logax._delivery.routes import Route
-from logax._delivery.worker import troubles
+from logax._delivery.routes import Route, Takes
+from logax._delivery.troubles import troubles
 from logax._harvest.call import Harvested, Harvester, Traced
 from logax._harvest.choice import Choice, Names
 from logax._harvest.streaming import Given, Options, Tap
@@ -69,23 +69,49 @@ def tap(
         raise TypeError(
             f"`tap` takes a callback that can be called with a record, and got {callback!r}."
         )
-    _one_of("lanes", lanes, ("split", "batch"))
-    _one_of("on_error", on_error, ("raise", "warn"))
-    options = Options(
+    one_of("tap", "lanes", lanes, ("split", "batch"))
+    one_of("tap", "on_error", on_error, ("raise", "warn"))
+    ticket = Ticket(Route(print if callback is None else callback, lanes, on_error))
+    options = options_of(argnames, tags, interval, prefix, keep_logs, buffer)
+    return streamed(fun, ticket, options, static_argnums, static_argnames)
+
+
+def options_of(
+    argnames: Names,
+    tags: Names,
+    interval: int | None,
+    prefix: str,
+    keep_logs: bool,
+    buffer: int,
+    owned: bool = False,
+) -> Options:
+    """The options of `tap`, checked."""
+    return Options(
         Choice(as_names("argnames", argnames), as_names("tags", tags), as_text("prefix", prefix)),
         bool(keep_logs),
         at_least_one("tap", "interval", 1 if interval is None else interval),
         at_least_one("tap", "buffer", buffer),
+        owned,
     )
-    route = Route(print if callback is None else callback, lanes, on_error)
-    return Harvested(fun, _HARVESTER, options, static_argnums, static_argnames, Ticket(route))
+
+
+def streamed(
+    fun: Callable[..., Any],
+    ticket: Ticket,
+    options: Options,
+    static_argnums: int | Sequence[int] | None,
+    static_argnames: str | Sequence[str] | None,
+) -> Callable[..., Any]:
+    """The function with its logs on their way to where the ticket says."""
+    return Harvested(fun, _HARVESTER, options, static_argnums, static_argnames, ticket)
 
 
 @dataclasses.dataclass(frozen=True)
 class Ticket:
     """Numbers for calls, by which the host knows where their records go."""
 
-    route: Route
+    route: Takes
+    owner: Any = None
 
     def check(self) -> None:
         """Raise what went wrong before."""
@@ -116,21 +142,17 @@ def _tapped(traced: Traced, options: Options) -> tuple[list[Array], None]:
     if not census:
         traced.notes.add("silent")
         return walk(frame, traced.jaxpr, traced.args), None
-    lanes = lanes_of([*traced.args, *_compat.parts(traced.jaxpr)[1]])
+    owner = [] if traced.owner is None else [traced.owner]
+    lanes = lanes_of([*traced.args, *owner, *_compat.parts(traced.jaxpr)[1]])
     call = opened(lanes, traced.ticket.begin_inside) if traced.number is None else traced.number
     shard = shard_here()
     harvest.on_one_shard = shard is not None
-    frame.given = Given(call, lanes, jnp.zeros((), jnp.int32) if shard is None else shard)
+    shard = jnp.zeros((), jnp.int32) if shard is None else shard
+    frame.given = Given(call, lanes, shard, traced.owner)
     frame.states = _compat.laid_with(harvest.started(), traced.args)
     results = walk(frame, traced.jaxpr, traced.args)
     harvest.end(frame)
     return results, None
-
-
-def _one_of(name: str, value: Any, choices: tuple[str, ...]) -> None:
-    if not isinstance(value, str) or value not in choices:
-        listed = " or ".join(map(repr, choices))
-        raise ValueError(f"`tap` takes `{name}` as {listed}, and got {value!r}.")
 
 
 _HARVESTER = Harvester("tap", _tapped)

@@ -128,6 +128,20 @@ class Portion:
             for path, leaf in jax.tree_util.tree_leaves_with_path(value)
         }
 
+    def only(self, numbers: Sequence[int]) -> Portion:
+        """Some of the streams."""
+        if len(numbers) == len(self.streams):
+            return self
+        index = np.asarray(numbers, np.int64)
+        return dataclasses.replace(
+            self,
+            streams=tuple(self.streams[number] for number in numbers),
+            values={k: jax.tree.map(lambda x: x[index], v) for k, v in self.values.items()},
+            steps={name: step[index] for name, step in self.steps.items()},
+            order=self.order[index],
+            real=None if self.real is None else self.real[index],
+        )
+
     def of_stream(self, number: int) -> Portion:
         """The records of one stream, of which all are real."""
         where = slice(None) if self.real is None else np.flatnonzero(self.real[number])
@@ -161,7 +175,14 @@ class Portion:
 
 
 class Sink:
-    """The base of all destinations. Its methods do nothing: override those that matter."""
+    """The base of all destinations. Its methods do nothing: override those that matter.
+
+    Attributes:
+      takes_lanes: Whether it takes runs with several streams. If not, it is given their mean, least
+        and greatest: `loss/mean`, `loss/min`, `loss/max`.
+    """
+
+    takes_lanes = True
 
     def open(self, runs: Sequence[RunInfo]) -> None:
         """Runs begin."""

@@ -35,7 +35,8 @@ import numpy as np
 from logax._checks import at_least, in_seconds
 from logax._columns.rows import is_key_array
 from logax._compat import Tree
-from logax._delivery.worker import Worker, renew_after_fork
+from logax._delivery.forks import renew_after_fork
+from logax._delivery.worker import Worker
 from logax._errors import add_note, as_sentence, described, received, warn_user
 from logax._schedule import OnSteps, Schedule
 from logax.loop._copies import copied, in_order, line, named, on_their_way

@@ -28,7 +28,8 @@ import numpy as np
 from logax._checks import in_seconds
 from logax._columns.rows import shape_name
 from logax._compat import Tree
-from logax._delivery.worker import renew_after_fork, worker
+from logax._delivery.forks import renew_after_fork
+from logax._delivery.worker import worker
 from logax._errors import add_note, described, received, warn_user
 from logax._extras import imported
 from logax._files import as_path, check_place, replacing

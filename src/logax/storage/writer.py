@@ -12,7 +12,8 @@ import weakref
 from typing import Any
 
 from logax._checks import at_least, in_seconds, one_of
-from logax._delivery.worker import WHEN_FULL, renew_after_fork
+from logax._delivery.forks import renew_after_fork
+from logax._delivery.worker import WHEN_FULL
 from logax._errors import raise_together, warn_user
 from logax._extras import imported
 from logax._files import as_path, check_place

@@ -1,0 +1,81 @@
+"""A question that a program asks the host: some arrays, answered with one number.
+
+Under `vmap` there is one question for all lanes, and an answer for each. It has an effect, so that
+it is asked as often as the program gets there, and asked even where nobody uses the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend import core as jex
+from jax.interpreters import ad, batching, mlir
+
+from logax import _compat
+from logax._compat import Array
+from logax._delivery.packets import over_all
+from logax._log import EFFECTS
+
+Answer = Callable[[tuple[int, ...], Sequence[Any]], Any]
+
+
+def ask(answer: Answer, operands: Sequence[Array]) -> Array:
+    """The number that the host gives for these arrays.
+
+    Args:
+      answer: Called on the host with how many lanes there are at each level of `vmap` and the
+        arrays, each with all lanes as one axis in front. Gives one number for each of the lanes.
+      operands: The arrays. Lanes are those that one of them varies over.
+    """
+    operands = [_compat.replicated(jnp.asarray(x)) for x in operands]  # the host wants them whole
+    return ask_p.bind(*operands, answer=answer, lanes=(), over=((),) * len(operands))
+
+
+def _answered(answer: Answer, lanes: tuple[int, ...], over: Any, *operands: Any) -> Any:
+    number = int(np.prod(lanes))
+    whole = []
+    for x, varies in zip(operands, over, strict=True):
+        x = np.asarray(x)
+        each = over_all(x, varies, lanes) if any(varies) else x[None]
+        whole.append(np.broadcast_to(each, (number, *each.shape[1:])))
+    return np.asarray(answer(lanes, whole), np.uint32).reshape(lanes)
+
+
+def _abstract(*_: Any, answer: Any, lanes: tuple[int, ...], over: Any) -> tuple[Any, Any]:
+    return jax.core.ShapedArray(lanes, np.dtype(np.uint32)), EFFECTS
+
+
+def _batch(args: Any, dims: Any, *, answer: Any, lanes: Any, over: Any) -> tuple[Array, int]:
+    size = next(x.shape[d] for x, d in zip(args, dims, strict=True) if d is not None)
+    pairs = list(zip(args, dims, strict=True))
+    moved = [x if d is None else jnp.moveaxis(x, d, 0) for x, d in pairs]
+    wider = tuple((d is not None, *own) for d, own in zip(dims, over, strict=True))
+    return ask_p.bind(*moved, answer=answer, lanes=(size, *lanes), over=wider), 0
+
+
+def _jvp(primals: Any, tangents: Any, **params: Any) -> tuple[Array, Any]:
+    number = ask_p.bind(*primals, **params)
+    return number, ad.Zero(jax.typeof(number).to_tangent_aval())
+
+
+def _now(*args: Any, answer: Any, lanes: Any, over: Any) -> Array:
+    return jnp.asarray(_answered(answer, lanes, over, *args))
+
+
+def _lowered(context: Any, *args: Any, answer: Any, lanes: Any, over: Any) -> Any:
+    def call(*arrays: Any) -> tuple[Any]:
+        return (_answered(answer, lanes, over, *arrays),)
+
+    return _compat.host_call(context, call, args, context.avals_in, context.avals_out)
+
+
+ask_p = jex.Primitive("logax_ask")
+ask_p.def_effectful_abstract_eval(_abstract)
+ask_p.def_impl(_now)
+batching.primitive_batchers[ask_p] = _batch
+ad.primitive_jvps[ask_p] = _jvp
+mlir.register_lowering(ask_p, _lowered)

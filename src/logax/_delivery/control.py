@@ -1,0 +1,104 @@
+"""What users say to delivery: its bounds, to wait for it, to let go of what waits."""
+
+from __future__ import annotations
+
+import atexit
+import threading
+import time
+import traceback
+import weakref
+from collections.abc import Callable
+
+from logax._checks import at_least, in_seconds, one_of
+from logax._delivery.troubles import troubles
+from logax._delivery.worker import WHEN_FULL, Worker, worker
+
+
+def configure(*, queue_bytes: int | None = None, when_full: str | None = None) -> None:
+    """Set the bounds of delivery, for the whole process.
+
+    Args:
+      queue_bytes: How much may wait on the host for callbacks and loggers (256 MiB).
+      when_full: "block", the default: the program waits for room; or "drop": records are left
+        out, counted, and a warning says how many.
+    """
+    size = worker.limit
+    if queue_bytes is not None:
+        size = at_least(1, "configure", "queue_bytes", queue_bytes)
+    if when_full is not None:
+        one_of("configure", "when_full", when_full, WHEN_FULL)
+    worker.limit = troubles.queue_bytes = size
+    worker.blocks = worker.blocks if when_full is None else when_full == "block"
+
+
+def flush(timeout: float | None = None) -> None:
+    """Return when all that was emitted so far has been delivered.
+
+    Waits for the programs that run. Raises what callbacks raised, and warns of dropped records.
+
+    Args:
+      timeout: Seconds to wait at most.
+
+    Raises:
+      TimeoutError: They have passed.
+      DeliveryError: A callback raised; several together in an `ExceptionGroup`.
+    """
+    if worker.is_current():
+        raise RuntimeError(
+            "`flush` was called in a callback, and waits for that callback. Call it outside."
+        )
+    deadline = None
+    if timeout is not None:
+        deadline = time.monotonic() + in_seconds("flush", "timeout", timeout)
+    ended = [await_programs(deadline) for await_programs in _before_flush]
+    workers = (worker, *_others)  # in this order: the others get their jobs from the first
+    if not (all(ended) and all(each.drain(deadline) for each in workers)):
+        raise TimeoutError(
+            f"`flush` waited {timeout} s, and records are still on their way. A program is still "
+            "running, or a callback takes long."
+        )
+    troubles.tell()
+
+
+def discard() -> int:
+    """Drop the records that wait for callbacks, as after an interrupt, and say how many.
+
+    A callback that is at work finishes first. Programs that still run go on, and what they say from
+    then on is delivered.
+    """
+    if worker.is_current():
+        raise RuntimeError(
+            "`discard` was called in a callback, and waits for that callback. Call it outside."
+        )
+    with _discarding:
+        worker.discards, worker.discarded = True, 0
+        try:
+            worker.drain(None)
+        finally:
+            worker.discards = False
+        return worker.discarded
+
+
+def before_flush(await_programs: Callable[[float | None], bool]) -> None:
+    """Have this called by every `flush`: it waits for programs, and says if they have ended."""
+    _before_flush.append(await_programs)
+
+
+def drained_by_flush(other: Worker) -> None:
+    """Have every `flush` wait for this worker too, as long as it lives."""
+    _others.add(other)
+
+
+def _flush_at_exit() -> None:
+    worker.exits = True
+    try:
+        flush()
+    except BaseException:  # noqa: BLE001 - there is nobody left to raise it to
+        traceback.print_exc()
+
+
+_before_flush: list[Callable[[float | None], bool]] = []
+_discarding = threading.Lock()
+_others: weakref.WeakSet[Worker] = weakref.WeakSet()
+troubles.queue_bytes = worker.limit
+atexit.register(_flush_at_exit)

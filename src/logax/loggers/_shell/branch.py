@@ -1,0 +1,149 @@
+"""One sink of a logger: what it is given, on which thread, and what it fails at.
+
+A sink that fails stops nothing else. How many records were lost is counted, and said with the
+error, which comes out of `logax.flush()` and of the next call of the logger.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from logax._delivery.control import drained_by_flush
+from logax._delivery.troubles import DeliveryError, troubles
+from logax._delivery.worker import Worker
+from logax._errors import described
+from logax.loggers._shell.folding import folded
+from logax.loggers._shell.register import LiveRun
+from logax.loggers.sink import Portion, RunInfo, Sink, Stream
+
+
+class Branch:
+    """The way to one sink.
+
+    Args:
+      sink: Where to.
+      name: Of the logger, as users know it.
+      lanes: What becomes of seeds: "split", "aggregate" or "group".
+      network: Whether it waits for others, and so has a thread of its own.
+    """
+
+    def __init__(self, sink: Sink, name: str, lanes: str, network: bool) -> None:
+        self.sink, self.name, self._lanes = sink, name, lanes
+        self._open: dict[RunInfo, int] = {}
+        self._failed: dict[RunInfo, None] = {}
+        self._streams: dict[int, tuple[Any, tuple[Stream, ...]]] = {}
+        self._worker: Worker | None = None
+        if network:
+            self._worker = Worker(f"logax-{name}", short_turns=False)
+            drained_by_flush(self._worker)
+
+    def open(self, runs: Sequence[LiveRun]) -> None:
+        """Runs begin."""
+        self._do(self._opened, [run.info(self._lanes) for run in runs])
+
+    def write(self, portions: Sequence[Portion]) -> None:
+        """Hand over what has come, and have it made safe."""
+        self._do(self._written, portions, size=sum(map(_size, portions)))
+
+    def close(self, runs: Sequence[LiveRun], status: str) -> None:
+        """Runs have ended."""
+        self._do(self._closed, [run.info(self._lanes) for run in runs], status)
+        self._streams.clear()
+
+    def end(self) -> None:
+        """There will be nothing more."""
+        self._do(self._try, "end", 0, self.sink.end)
+        if self._worker is not None:
+            self._worker.drain(None)
+
+    def check(self) -> None:
+        """Raise what went wrong before."""
+        troubles.tell(self)
+
+    def _do(self, job: Callable[..., Any], *arguments: Any, size: int = 0) -> None:
+        if self._worker is None:
+            job(*arguments)
+        else:
+            self._worker.put(size, job, *arguments)
+
+    def _opened(self, runs: Sequence[RunInfo]) -> None:
+        new = []
+        for run in runs:
+            if run not in self._open:
+                new.append(run)
+            self._open[run] = self._open.get(run, 0) + 1
+        if new and not self._try("open", 0, self.sink.open, new):
+            self._failed.update(dict.fromkeys(new))
+
+    def _written(self, portions: Sequence[Portion]) -> None:
+        written = 0
+        for portion in portions:
+            for part in self._addressed(portion):
+                part = self._of_open_runs(part)
+                if part.streams and self._try("write to", part.number, self.sink.write, part):
+                    written += part.number
+        self._try("flush", written, self.sink.flush)
+
+    def _of_open_runs(self, portion: Portion) -> Portion:
+        """The portion without runs that could not be opened, of which the records are lost."""
+        if not self._failed:
+            return portion
+        kept = [i for i, stream in enumerate(portion.streams) if stream.run not in self._failed]
+        part = portion.only(kept)
+        if len(kept) < len(portion.streams):
+            lost = portion.number - part.number
+            self._fail("write to", lost, RuntimeError("The run could not be opened."))
+        return part
+
+    def _addressed(self, portion: Portion) -> Any:
+        """The portion with the runs as the sink knows them, and lanes as it takes them."""
+        known = self._streams.get(id(portion.streams))
+        if known is None or known[0] is not portion.streams:
+            own = tuple(map(self._known, portion.streams))
+            if len(self._streams) > _MANY:
+                self._streams.clear()
+            known = self._streams[id(portion.streams)] = (portion.streams, own)
+        streams = known[1]
+        if self._lanes == "aggregate" or not self.sink.takes_lanes:
+            return folded(portion, [stream.run for stream in streams])
+        return [dataclasses.replace(portion, streams=streams)]
+
+    def _known(self, stream: Stream) -> Stream:
+        run: Any = stream.run  # until here a `LiveRun`, whose lanes are undecided
+        return stream._replace(run=run.info(self._lanes))
+
+    def _closed(self, runs: Sequence[RunInfo], status: str) -> None:
+        over = []
+        for run in runs:
+            self._open[run] -= 1
+            if not self._open[run]:
+                del self._open[run]
+                over.append(run)
+        over = [run for run in over if self._failed.pop(run, _NOT_FAILED) is _NOT_FAILED]
+        if over:
+            self._try("close", 0, self.sink.close, over, status)
+
+    def _try(self, what: str, records: int, job: Callable[..., Any], *arguments: Any) -> bool:
+        try:
+            job(*arguments)
+        except BaseException as error:  # noqa: BLE001 - told to whoever asks next
+            self._fail(what, records, error)
+            return False
+        return True
+
+    def _fail(self, what: str, records: int, error: BaseException) -> None:
+        lost = f" {records} records may be lost." if records else ""
+        told = f"`{self.name}` could not {what} its runs: {described(error)}{lost}"
+        failure = DeliveryError(told)
+        failure.__cause__ = error
+        troubles.failed(self, failure, records=records)
+
+
+_MANY = 256
+_NOT_FAILED = object()
+
+
+def _size(portion: Portion) -> int:
+    return sum(getattr(leaf, "nbytes", 0) for leaf in portion.leaves.values())

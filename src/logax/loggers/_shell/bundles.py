@@ -1,0 +1,116 @@
+"""Columns that wait until there are enough of them, then given as portions.
+
+Columns of the same keys and streams become one portion, so that a sink is called for a second's
+worth of records and not for each. Of `log` calls that log the same keys in the same shapes the
+records are merged in the order of the program. Where calls share a key but differ in others, a
+portion ends when the other call logs the key: every key is in order.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from logax._delivery.packets import Site
+from logax.loggers._shell.portions import Columns
+from logax.loggers.sink import Portion, Stream
+
+
+class Bundles:
+    """What waits for the sinks of one logger."""
+
+    def __init__(self) -> None:
+        self._signatures: dict[int, tuple[Site, Any]] = {}
+        self._clear()
+
+    def _clear(self) -> None:
+        self._waiting: list[list[Columns]] = []
+        self._open: dict[Any, list[Columns]] = {}
+        self._last: dict[str, list[Columns]] = {}
+        self.size = 0
+        self.number = 0
+
+    def add(self, columns: Columns) -> None:
+        """Have some more wait."""
+        self.size += columns.size
+        self.number += columns.records
+        # Streams that are the same are one object, which its columns keep alive.
+        name = (self._signature(columns), id(columns.streams), columns.single)
+        bundle = self._open.get(name)
+        keys = columns.site.keys
+        if bundle is None or any(self._last.get(key) is not bundle for key in keys):
+            bundle = self._open[name] = []
+            self._waiting.append(bundle)
+            self._last.update(dict.fromkeys(keys, bundle))
+        bundle.append(columns)
+
+    def _signature(self, columns: Columns) -> Any:
+        """What the columns of one portion have in common."""
+        site = columns.site
+        known = self._signatures.get(id(site))
+        if known is None or known[0] is not site:
+            spec, skipped = site.spec, 1 if columns.single else 2
+            types = tuple((x.shape[skipped:], x.dtype) for x in columns.arrays)
+            signature = (spec.entries, spec.steps, spec.tags, types)
+            known = self._signatures[id(site)] = (site, signature)
+            if len(self._signatures) > _MANY:
+                self._signatures.clear()
+        return known[1]
+
+    def taken(self) -> list[Portion]:
+        """All that waits, in order; then nothing does."""
+        waiting = self._waiting
+        self._clear()
+        return [_joined(bundle) for bundle in waiting]
+
+
+_MANY = 4096  # sites
+
+
+def _joined(bundle: list[Columns]) -> Portion:
+    sites = list(dict.fromkeys(columns.site.spec.site for columns in bundle))
+    first = bundle[0]
+    if len(bundle) == 1:
+        return first.portion(sites)
+    axis = 0 if first.single else 1
+    arrays = [
+        np.concatenate(parts, axis)
+        for parts in zip(*(columns.arrays for columns in bundle), strict=True)
+    ]
+    order = np.concatenate([columns.order for columns in bundle], axis)
+    real = None
+    if any(columns.real is not None for columns in bundle):
+        masks = [np.ones_like(c.order, bool) if c.real is None else c.real for c in bundle]
+        real = np.concatenate(masks, axis)
+    whole = dataclasses.replace(first, arrays=arrays, order=order, real=real)
+    return (_sorted(whole) if len(sites) > 1 else whole).portion(sites)
+
+
+def _sorted(columns: Columns) -> Columns:
+    """With the records of each stream in the order of the program."""
+    axis = 0 if columns.single else 1
+    last = np.iinfo(np.int64).max
+    order = columns.order if columns.real is None else np.where(columns.real, columns.order, last)
+    index = np.argsort(order, axis=axis, kind="stable")
+
+    def moved(x: Any) -> Any:
+        shape = index.shape + (1,) * (x.ndim - index.ndim)
+        return np.take_along_axis(x, index.reshape(shape), axis)
+
+    real = None if columns.real is None else moved(columns.real)
+    arrays = [moved(x) for x in columns.arrays]
+    return dataclasses.replace(columns, arrays=arrays, order=moved(columns.order), real=real)
+
+
+def streams_of(
+    runs: list[Any], lanes: tuple[int, ...], over: tuple[bool, ...], shard: int | None
+) -> tuple[Stream, ...]:
+    """The stream of each lane: its run, and its indices at the levels that the run spans."""
+    number = int(np.prod(lanes))
+    indices = np.stack(np.unravel_index(np.arange(number), lanes), 1) if lanes else np.zeros((1, 0))
+    within = [level for level in range(len(lanes)) if not (level < len(over) and over[level])]
+    own = indices[:, within].astype(int).tolist()
+    each = runs if len(runs) == number else runs * number
+    return tuple(Stream(run, tuple(lane), shard) for run, lane in zip(each, own, strict=True))

@@ -1,0 +1,206 @@
+"""Takes batches in, and hands bundles to the branches: once there is much, soon, or on `flush`.
+
+All of it happens on the thread of delivery, except that runs may begin anywhere: that is queued in
+front of the records of the run.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from logax._delivery.control import before_flush
+from logax._delivery.direct import deliver_soon
+from logax._delivery.forks import renew_after_fork
+from logax._delivery.packets import Owner, Parcel
+from logax._delivery.routes import Batch, Route
+from logax._delivery.troubles import DeliveryError, troubles
+from logax._delivery.worker import worker
+from logax.loggers._shell.branch import Branch
+from logax.loggers._shell.bundles import Bundles, streams_of
+from logax.loggers._shell.portions import columns_of
+from logax.loggers._shell.register import LiveRun, Register
+from logax.loggers.sink import Stream
+
+_SOON = 0.5  # seconds: what waits longer would be lost with the process
+_MUCH = 8 * 2**20  # bytes
+_MANY = 256  # sets of runs
+
+
+class Inbox:
+    """Where the batches of one logger go.
+
+    Args:
+      name: Of the logger.
+      register: Its runs.
+      branches: The ways to its sinks.
+      callbacks: What else gets each record: a callback as `tap` takes it.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        register: Register,
+        branches: Sequence[Branch],
+        callbacks: Sequence[Any] = (),
+    ) -> None:
+        self._name, self._register, self._branches = name, register, branches
+        self._routes = [Route(callback, "split", "raise") for callback in callbacks]
+        self._reset()
+        _all.add(self)
+        renew_after_fork(self)
+
+    def _reset(self) -> None:
+        self._bundles = Bundles()
+        self._streams: dict[Any, tuple[Stream, ...] | None] = {}
+        self._finishing: list[tuple[list[LiveRun], str]] = []
+        self._place = 0
+        _waiting.pop(self, None)
+
+    # From programs and from Python.
+
+    def take(self, parcel: Parcel) -> None:
+        """Take in a parcel that is of no call, on whatever thread of XLA's."""
+        deliver_soon(parcel, self.deliver)
+
+    def begin(self, runs: Sequence[LiveRun]) -> None:
+        """Have runs opened before their first record."""
+        worker.put(0, self._open, runs, waits=False)
+
+    def finish(self, runs: list[LiveRun]) -> None:
+        """Have runs closed when the programs that may still log to them have ended.
+
+        A program that finishes a run promises no order between that and its records.
+        """
+        worker.put(0, self._finish, runs, waits=False)
+
+    def close(self, runs: list[LiveRun], status: str) -> None:
+        """Have runs closed behind all that is queued."""
+        worker.put(0, self._close, runs, status, waits=False)
+
+    def end(self) -> None:
+        """Have all sinks let go of what they hold."""
+        worker.put(0, self._end, waits=False)
+
+    def check(self) -> None:
+        """Raise what went wrong before."""
+        troubles.tell(self)
+        for branch in self._branches:
+            branch.check()
+        for route in self._routes:
+            troubles.tell(route)
+
+    # On the thread of delivery.
+
+    def deliver(self, batch: Batch) -> None:
+        """Take in a batch."""
+        worker.done += 1
+        if worker.discards:
+            worker.discarded += len(batch.order)
+            return
+        for route in self._routes:
+            route.deliver(batch)
+        if not self._branches:
+            return
+        streams = self._streams_of(batch)
+        if streams is None:
+            return
+        for columns in columns_of(batch, streams, self._place):
+            self._bundles.add(columns)
+        self._place += len(batch.order)
+        if self._bundles.size > _MUCH:
+            self.hand_over()
+        elif self not in _waiting:
+            if not _waiting:
+                worker.after(_SOON, _hand_over_all)
+            _waiting[self] = None
+
+    def hand_over(self) -> None:
+        """Give all that waits to the sinks."""
+        _waiting.pop(self, None)
+        portions = self._bundles.taken()
+        if portions:
+            for branch in self._branches:
+                branch.write(portions)
+
+    def settle(self) -> None:
+        """Give all that waits to the sinks, and close the runs that programs have finished."""
+        self.hand_over()
+        finishing, self._finishing = self._finishing, []
+        for runs, status in finishing:
+            self._close(runs, status)
+
+    def _streams_of(self, batch: Batch) -> tuple[Stream, ...] | None:
+        """The stream of each lane, or None where a run has ended, which is said."""
+        owner = batch.owner or Owner(np.zeros((), np.uint32))
+        name = (owner.number.tobytes(), batch.lanes, owner.over, batch.shard)
+        known = self._streams.get(name)
+        if known is not None:
+            return known
+        numbers = np.ravel(owner.number).tolist()
+        found = [self._register.find(number) for number in numbers]
+        runs = [run for run in found if run is not None]
+        if len(runs) < len(found):
+            self._missed(batch, [n for n, run in zip(numbers, found, strict=True) if run is None])
+            return None
+        if len(self._streams) > _MANY:
+            self._streams.clear()
+        streams = streams_of(runs, batch.lanes, owner.over, batch.shard)
+        self._streams[name] = streams
+        return streams
+
+    def _missed(self, batch: Batch, numbers: Sequence[int]) -> None:
+        names = [self._register.ended(number) or f"number {number}" for number in numbers[:3]]
+        keys = ", ".join(site.named() for site in batch.packet.sites)
+        records = len(batch.order) * int(np.prod(batch.lanes))
+        told = (
+            f"`{self._name}` got records of {keys} for a run that is finished: {', '.join(names)}. "
+            "Call `logger.finish(state)` after the last call that logs to it. "
+            f"{records} records were lost."
+        )
+        troubles.failed(self, DeliveryError(told), records=records)
+
+    def _open(self, runs: Sequence[LiveRun]) -> None:
+        for branch in self._branches:
+            branch.open(runs)
+
+    def _finish(self, runs: list[LiveRun]) -> None:
+        self._finishing.append((runs, "finished"))
+
+    def _close(self, runs: list[LiveRun], status: str) -> None:
+        self.hand_over()
+        ended = self._register.end(runs)
+        self._streams.clear()
+        if ended:
+            for branch in self._branches:
+                branch.close(ended, status)
+
+    def _end(self) -> None:
+        self.settle()
+        for branch in self._branches:
+            branch.end()
+
+
+def _hand_over_all() -> None:
+    for inbox in list(_waiting):
+        inbox.hand_over()
+
+
+def _settle_all(deadline: float | None) -> bool:
+    """Before a `flush`, when the programs have ended: all that waits goes on."""
+
+    def settle() -> None:
+        for inbox in list(_all):
+            inbox.settle()
+
+    if _all:
+        worker.put(0, settle, waits=False)
+    return True
+
+
+_all: weakref.WeakSet[Inbox] = weakref.WeakSet()
+_waiting: dict[Inbox, None] = {}
+before_flush(_settle_all)

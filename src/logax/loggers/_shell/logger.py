@@ -1,0 +1,383 @@
+"""What users call: a logger is sinks, and this shell around them."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import sys
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from logax._checks import one_of
+from logax._compat import Array, Tree
+from logax._delivery.ask import ask
+from logax._delivery.control import flush
+from logax._errors import add_note, caller, described, received
+from logax._harvest.choice import Names
+from logax._harvest.live import live
+from logax._harvest.sending import sent
+from logax._harvest.tap import options_of, streamed
+from logax._logdict import logdict
+from logax._schedule import Schedule
+from logax.loggers._shell.branch import Branch
+from logax.loggers._shell.given import Given, key_bits
+from logax.loggers._shell.inbox import Inbox
+from logax.loggers._shell.register import LANES, LiveRun, Register, Seeds
+from logax.loggers._shell.state import Owner, RunState
+from logax.loggers._shell.tickets import LiveRoute, LiveTarget, RunTicket
+from logax.loggers._shell.values import log_columns, log_values
+from logax.loggers.sink import Sink
+from logax.loop.runs import RunLoop
+
+
+class Logger:
+    """Sends the logs of functions to a destination, one run for each seed.
+
+        logger = SaveLogger("runs")
+        state = logger.init(key)              # inside jit and vmap too: one run per key
+        y = logger.tap(f, state)(xs)          # streams while f runs
+        y = logger.spool(f, state)(xs)        # one write when f has ended
+        logger.log(state, {"val/loss": v}, step=i)
+        logger.finish(state)
+
+    Records are written on a thread of their own, about twice a second: the program waits for none
+    of it. A sink that fails stops neither the program nor other sinks; its error comes out of
+    `logax.flush()`, of the next call of the logger, and at exit, with the number of records that
+    were lost.
+
+    Args:
+      sink: Where records go. Write your own by deriving from `Sink`.
+      lanes: What becomes of seeds, the lanes of the `vmap` around `init`: "split", a run for each;
+        "aggregate", one run with the mean, the least and the greatest; "group", a run for each,
+        and all of them a group.
+      network: Whether the sink waits for others. Then it has a thread of its own.
+
+    Raises:
+      TypeError: `sink` is no `Sink`.
+      ValueError: `lanes` is none of the three.
+    """
+
+    def __init__(self, sink: Sink, *, lanes: str = "split", network: bool = False) -> None:
+        name = type(self).__name__
+        if not isinstance(sink, Sink):
+            raise TypeError(
+                f"`{name}` takes a sink, and got {received(sink)}. Derive your class from "
+                "`logax.loggers.Sink`, and write `Logger(YourSink())`."
+            )
+        one_of(name, "lanes", lanes, LANES)
+        self._start([Branch(sink, name, lanes, network)])
+
+    def _start(self, branches: Sequence[Branch], callbacks: Sequence[Any] = ()) -> None:
+        self._name = type(self).__name__
+        self._branches, self._callbacks = list(branches), list(callbacks)
+        self._owner = Owner(self._name)
+        self._register = Register()
+        self._inbox = Inbox(self._name, self._register, self._branches, self._callbacks)
+        self._closed = False
+        self._at_exit = _ending(weakref.ref(self))
+
+    # Runs.
+
+    def init(self, key: Array, **info: Any) -> RunState:
+        """A new run for this key; under `vmap`, one for each lane.
+
+        Works in Python and inside compiled functions, where a run begins each time the program gets
+        there.
+
+        Args:
+          key: A PRNG key: `jax.random.key(0)`.
+          **info: What is to be known of the run: `name="baseline"`, `config={...}`, `lr=lr`.
+            Strings, numbers and arrays in any nesting. Values that differ between lanes are kept
+            for each lane.
+
+        Raises:
+          TypeError: `key` is none, or `info` holds what cannot be stored.
+        """
+        self._check_open()
+        bits = key_bits(self._name, key)
+        given = Given(f"{self._name}.init", info)
+        return self._begin(given, [bits])
+
+    def _begin(self, given: Given, keys: list[Array]) -> RunState:
+        def answer(lanes: tuple[int, ...], arrays: Sequence[Any]) -> Any:
+            bits, values = (arrays[0], arrays[1:]) if keys else (None, arrays)
+            runs = self._register.begin(Seeds(given.filled(values), lanes, bits))
+            self._inbox.begin(runs)
+            return [run.number for run in runs]
+
+        self._stay_at_exit()
+        return RunState(ask(answer, [*keys, *given.arrays]), self._owner)
+
+    def finish(self, state: RunState) -> None:
+        """The run has ended: all of it is written, and the destination is told.
+
+        In Python this waits for all records, and raises what went wrong. Inside a compiled function
+        the run ends with the next `logax.flush()`, or at exit.
+
+        Raises:
+          ValueError: It was finished before.
+          DeliveryError: Something could not be written.
+        """
+        number = self._number(state, several=True)
+        if isinstance(number, jax.core.Tracer):
+            ask(self._finish_inside, [number])
+            return
+        runs = self._runs(number)
+        flush()
+        self._inbox.close(runs, "finished")
+        flush()
+
+    def _finish_inside(self, lanes: tuple[int, ...], arrays: Sequence[Any]) -> Any:
+        found = [self._register.find(number) for number in np.ravel(arrays[0]).tolist()]
+        self._inbox.finish([run for run in found if run is not None])
+        return np.zeros(lanes, np.uint32)
+
+    @contextlib.contextmanager
+    def run(
+        self, key: Array | None = None, *, resume: str | None = None, **info: Any
+    ) -> Iterator[RunState]:
+        """A run for the length of a block: finished at its end, or marked as crashed.
+
+            with logger.run(name="baseline", config=config) as state:
+                y = logger.tap(f, state)(xs)
+
+        Args:
+          key: A PRNG key, kept with the run.
+          resume: The id of an earlier run, a unique beginning of it, or its name: that run goes on.
+          **info: As `init` takes it.
+        """
+        self._check_open()
+        state = self._begun(key, resume, info)
+        try:
+            yield state
+        except BaseException as error:
+            self._crashed(state, error)
+            raise
+        else:
+            self._end_run(state, "finished")
+
+    def _begun(self, key: Array | None, resume: str | None, info: dict[str, Any]) -> RunState:
+        bits = None if key is None else np.asarray(key_bits(self._name, key))[None]
+        given = Given(f"{self._name}.run", info)
+        values = [np.asarray(x)[None] for x in given.arrays]
+        found = None if resume is None else self._found(resume)
+        runs = self._register.begin(Seeds(given.filled(values), (), bits, found))
+        self._inbox.begin(runs)
+        self._stay_at_exit()
+        return RunState(np.uint32(runs[0].number), self._owner)
+
+    def _found(self, run: str) -> str:
+        if not isinstance(run, str) or not run:
+            raise TypeError(
+                f"`{self._name}.run` takes as `resume` the id or the name of a run, and got "
+                f"{received(run)}. `logax.load(path)` lists runs."
+            )
+        for branch in self._branches:
+            run = branch.sink.find(run)
+        return run
+
+    def _crashed(self, state: RunState, error: BaseException) -> None:
+        """Write what there is; the error that ended the block is the one to be raised."""
+        if isinstance(error, Exception):
+            try:
+                self._end_run(state, "crashed")
+            except Exception as failure:  # noqa: BLE001 - told beside the error
+                add_note(error, f"Besides, `{self._name}` had trouble: {described(failure)}")
+        else:  # an interrupt: nobody wants to wait for the program
+            self._inbox.close(self._live(state), "crashed")
+
+    def _end_run(self, state: RunState, status: str) -> None:
+        trouble: BaseException | None = None
+        try:
+            flush()
+        except Exception as error:  # noqa: BLE001 - raised below, once the run is closed
+            trouble = error
+        self._inbox.close(self._live(state), status)
+        if trouble is not None:
+            raise trouble
+        flush()
+
+    def close(self) -> None:
+        """Write all, end all runs as finished, and let go of files and connections."""
+        if self._closed:
+            return
+        self._closed = True
+        atexit.unregister(self._at_exit)
+        self._end("finished")
+
+    def _end(self, status: str) -> None:
+        try:
+            flush()
+        finally:
+            self._inbox.close(list(self._register), status)
+            self._inbox.end()
+            flush()
+
+    # Records.
+
+    def tap(
+        self,
+        fun: Callable[..., Any],
+        state: RunState,
+        argnames: Names = None,
+        tags: Names = None,
+        interval: int | None = None,
+        prefix: str = "",
+        *,
+        keep_logs: bool = False,
+        buffer: int = 1,
+        static_argnums: int | Sequence[int] | None = None,
+        static_argnames: str | Sequence[str] | None = None,
+    ) -> Callable[..., Any]:
+        """A function that returns what `fun` returns, while its logs go to the run as it runs.
+
+        Calling `logger.tap(f, state)(x)` in a loop compiles once. The options are those of
+        `logax.tap`.
+        """
+        options = options_of(argnames, tags, interval, prefix, keep_logs, buffer, owned=True)
+        ticket = RunTicket(self._inbox, self._number(state))
+        return streamed(fun, ticket, options, static_argnums, static_argnames)
+
+    def spool(
+        self,
+        fun: Callable[..., Any],
+        state: RunState,
+        argnames: Names = None,
+        tags: Names = None,
+        keep_logs: bool = False,
+        interval: int | None = None,
+        reduce: Any = None,
+        prefix: str = "",
+        *,
+        capacity: int | Mapping[str, int] | None = None,
+        static_argnums: int | Sequence[int] | None = None,
+        static_argnames: str | Sequence[str] | None = None,
+    ) -> Callable[..., Any]:
+        """A function that returns what `fun` returns; its logs go to the run when it has ended.
+
+        The options are those of `logax.spool`.
+        """
+        ticket = RunTicket(self._inbox, self._number(state))
+        chosen = (argnames, tags, keep_logs, interval, reduce, prefix, capacity)
+        return sent(fun, ticket, *chosen, static_argnums, static_argnames)
+
+    def log(self, state: RunState, data: Mapping[str, Tree], **steps: Any) -> None:
+        """Write values to the run: one record of plain values, or all records of a `logdict`.
+
+        Waits for nothing: what is still being computed is written when it is there. Inside compiled
+        functions it works too.
+
+        Args:
+          state: The run.
+          data: A mapping from names to pytrees of arrays and numbers, or a `logdict`.
+          **steps: Named counters: `step=i`. A logdict has its own.
+
+        Raises:
+          TypeError: A value is no array, or steps are given with a logdict.
+          ValueError: The run is finished.
+        """
+        number = self._number(state)
+        self._inbox.check()
+        if isinstance(data, logdict):
+            if steps:
+                raise TypeError(
+                    f"`{self._name}.log` got a `logdict`, which has steps of its own, and besides "
+                    f"{', '.join(f'`{name}`' for name in steps)}. Leave these out."
+                )
+            log_columns(self._inbox, self._name, number, data)
+            return
+        log_values(self._inbox, number, data, steps, caller())
+
+    def live(self, state: RunState, *, argnames: Names = None, tags: Names = None) -> live:
+        """Stream every log of what runs inside the block to the run, with nothing wrapped.
+
+        with logger.live(state):
+            train_step(...)      # jitted already, or a library's own
+        """
+        return live(LiveTarget(self._inbox, self._number(state)), argnames=argnames, tags=tags)
+
+    def loop(self, view: Callable[[Any], Tree], schedule: int | Schedule = 1, **info: Any) -> Any:
+        """A logger for Python loops (`logax.loop`), which writes what a view gives.
+
+        It opens a run when it is entered, called and described by `info`, and ends it when it is
+        left.
+
+        Args:
+          view: From the state of the loop to a mapping from names to values.
+          schedule: When: a schedule, or a number n for every n-th step.
+          **info: As `run` takes it, `key` and `resume` too.
+        """
+        return RunLoop(self, view, schedule, info)
+
+    @contextlib.contextmanager
+    def streamed_live(self) -> Iterator[Any]:
+        """Where `logax.live(logger)` sends what runs in its block: a run of its own."""
+        with self.run() as state:
+            yield LiveRoute(self._inbox, state.number)
+
+    # What is right to ask.
+
+    def _number(self, state: Any, several: bool = False) -> Any:
+        """The number of a run that is open, as far as that can be known here."""
+        self._check_open()
+        if not isinstance(state, RunState):
+            raise TypeError(
+                f"`{self._name}` takes the state that `logger.init(key)` gave, and got "
+                f"{received(state)}. Write `state = logger.init(key)`."
+            )
+        if state.owner is not self._owner:
+            raise ValueError(
+                f"This state is of another logger, a `{state.owner.name}`. Use the logger that "
+                "made it; `MultiLogger(a, b)` sends to several at once."
+            )
+        number = state.number
+        if isinstance(number, jax.core.Tracer):
+            return number
+        if np.ndim(number) and not several:
+            raise ValueError(
+                f"`{self._name}` got a state of {np.size(number)} runs outside of `vmap`. Write "
+                "`jax.vmap(lambda state, x: logger.tap(f, state)(x))(states, xs)`."
+            )
+        self._runs(number)
+        return number
+
+    def _runs(self, number: Any) -> list[LiveRun]:
+        runs = []
+        for each in np.ravel(number).tolist():
+            run = self._register.find(each)
+            if run is None:
+                raise ValueError(
+                    f"The run {self._register.ended(each)} of this `{self._name}` is finished. "
+                    "Make a new one with `logger.init(key)`, or go on with it by "
+                    "`logger.run(resume=...)`."
+                )
+            runs.append(run)
+        return runs
+
+    def _live(self, state: RunState) -> list[LiveRun]:
+        run = self._register.find(int(state.number))
+        return [] if run is None else [run]
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise RuntimeError(f"This `{self._name}` is closed. Make a new one.")
+
+    def _stay_at_exit(self) -> None:
+        """End the runs when Python exits, before what a destination has registered until now."""
+        atexit.unregister(self._at_exit)
+        atexit.register(self._at_exit)
+
+
+def _ending(logger: Callable[[], Logger | None]) -> Callable[[], None]:
+    """What ends the runs of a logger that is still there when Python exits."""
+
+    def at_exit() -> None:
+        found = logger()
+        if found is not None:
+            found._end("crashed" if hasattr(sys, "last_value") else "finished")
+
+    return at_exit

@@ -1,0 +1,129 @@
+"""The records of a batch as columns, one for each site.
+
+In a batch the order of the program is a list of (site, row, lane). Where all lanes log side by side
+there is one row for all of them, and columns are slices of what came from the device. Where lanes
+differ, each lane has rows of its own, which are gathered with a mask.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from logax._delivery.packets import Site
+from logax._delivery.routes import Batch
+from logax.loggers.sink import Portion, Stream
+
+
+@dataclasses.dataclass(eq=False)
+class Columns:
+    """Some records of one site: arrays (streams, records, ...), or (records, ...) of one stream.
+
+    Attributes:
+      site: What was logged, and where.
+      streams: Whose records these are.
+      arrays: The leaves, then the steps.
+      order: (streams, records) or (records,): where each stands among all.
+      real: Which there are; None for all.
+      single: Whether there is one stream, and no axis for it.
+    """
+
+    site: Site
+    streams: tuple[Stream, ...]
+    arrays: list[Any]
+    order: Any
+    real: Any
+    single: bool
+
+    @property
+    def records(self) -> int:
+        """How many rows there are."""
+        return int(self.order.shape[-1])
+
+    @property
+    def size(self) -> int:
+        """In bytes."""
+        return sum(x.nbytes for x in self.arrays)
+
+    def portion(self, sites: Sequence[str]) -> Portion:
+        """As a sink takes it."""
+        arrays, order, real = self.arrays, self.order, self.real
+        if self.single:
+            arrays, order = [x[None] for x in arrays], order[None]
+        spec = self.site.spec
+        values = dict(self.site.values(arrays))
+        steps = dict(zip(spec.steps, arrays[len(arrays) - len(spec.steps) :], strict=True))
+        return Portion(self.streams, values, steps, order, real, ", ".join(sites), spec.tags)
+
+
+def columns_of(batch: Batch, streams: tuple[Stream, ...], first: int) -> Iterator[Columns]:
+    """The records of a batch, given the stream of each lane and the place of the first record."""
+    if not batch.lanes and len(batch.order) == 1:  # the most common case, in the shortest way
+        yield _single(batch, 0, slice(0, 1), streams, np.array([first]))
+        return
+    order = np.array(batch.order, np.int64).reshape(-1, 3)
+    place = np.arange(first, first + len(order))
+    for number in _sites(order[:, 0]):
+        own = order[:, 0] == number
+        rows, lanes, places = order[own, 1], order[own, 2], place[own]
+        if not batch.lanes:
+            yield _single(batch, number, _sliced(rows), streams, places)
+        elif (lanes < 0).all():
+            yield _side_by_side(batch, number, _sliced(rows), streams, places)
+        else:
+            yield _gathered(batch, number, (rows, lanes, places), streams)
+
+
+def _sites(column: Any) -> list[int]:
+    """The sites, in the order of their first records."""
+    if (column == column[0]).all():
+        return [int(column[0])]
+    return list(dict.fromkeys(column.tolist()))
+
+
+def _sliced(rows: Any) -> Any:
+    """Rows as a slice where they are one, so that nothing is copied."""
+    first, last = int(rows[0]), int(rows[-1])
+    if last - first + 1 == len(rows) and (np.diff(rows) == 1).all():
+        return slice(first, last + 1)
+    return rows
+
+
+def _single(batch: Batch, number: int, rows: Any, streams: Any, places: Any) -> Columns:
+    arrays = [x[rows] for x in batch.rows[number].arrays]
+    return Columns(batch.packet.sites[number], streams, arrays, places, None, True)
+
+
+def _side_by_side(batch: Batch, number: int, rows: Any, streams: Any, places: Any) -> Columns:
+    lanes = len(streams)
+    arrays = []
+    for x, over in zip(batch.rows[number].arrays, batch.over_lanes[number], strict=True):
+        own = x[:, rows] if over else x[rows]
+        arrays.append(own if over else np.broadcast_to(own, (lanes, *own.shape)))
+    order = np.broadcast_to(places, (lanes, len(places)))
+    return Columns(batch.packet.sites[number], streams, arrays, order, None, False)
+
+
+def _gathered(batch: Batch, number: int, entries: Any, streams: Any) -> Columns:
+    """Rows of lanes that differ, side by side from the first of each lane on."""
+    rows, lanes, places = entries
+    together = np.flatnonzero(lanes < 0)
+    if len(together):  # of some records all lanes are meant
+        each = np.where(lanes < 0, len(streams), 1)
+        every = np.concatenate([np.arange(len(streams)) if n < 0 else [n] for n in lanes])
+        rows, places, lanes = np.repeat(rows, each), np.repeat(places, each), every
+    own, counts = np.unique(lanes, return_counts=True)
+    by_lane = np.argsort(lanes, kind="stable")
+    real = np.arange(counts.max()) < counts[:, None]
+    index, order = np.zeros(real.shape, np.int64), np.zeros(real.shape, np.int64)
+    index[real], order[real] = rows[by_lane], places[by_lane]
+    arrays = [
+        x[own[:, None], index] if over else x[index]
+        for x, over in zip(batch.rows[number].arrays, batch.over_lanes[number], strict=True)
+    ]
+    mask = None if real.all() else real
+    which = tuple(streams[lane] for lane in own.tolist())
+    return Columns(batch.packet.sites[number], which, arrays, order, mask, False)

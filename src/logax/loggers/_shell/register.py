@@ -1,0 +1,180 @@
+"""Which run a number stands for, and how it ends.
+
+A number is given out when a run begins, wherever that is: in Python, or on a thread of XLA's while
+a program runs. The id of a run is made of the time, of random bytes that this process has, and of a
+count, so that no two runs anywhere have the same.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import os
+import platform
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from logax.loggers.sink import RunInfo
+
+LANES = ("split", "aggregate", "group")
+
+
+class Seeds:
+    """All runs of one `init`: one, or one for each lane of the `vmap` around it.
+
+    Args:
+      given: What was given to `init`, with arrays that have the lanes in front.
+      varying: Of which of its leaves that holds.
+      lanes: How many lanes there are at each level.
+      keys: The bits of the key of each lane.
+      resumed: The id of the run that goes on, if it does.
+    """
+
+    def __init__(
+        self,
+        given: Callable[[int | None], Mapping[str, Any]],
+        lanes: tuple[int, ...],
+        keys: Any = None,
+        resumed: str | None = None,
+    ) -> None:
+        self._given, self._keys, self.lanes = given, keys, lanes
+        self.began = time.time()
+        self._resumed = resumed is not None
+        self.id = resumed or _new_id(self.began)
+
+    @property
+    def number(self) -> int:
+        """How many runs there are."""
+        return int(np.prod(self.lanes))
+
+    def run(self, index: int, grouped: bool = False) -> RunInfo:
+        """The run of one lane."""
+        lane = tuple(int(i) for i in np.unravel_index(index, self.lanes)) if self.lanes else ()
+        info = dict(self._given(index))
+        end = "".join(f"-{i}" for i in lane)
+        group = info.get("name", self.id) if grouped else None
+        name = f"{info.pop('name')}{end}" if "name" in info else f"{self.id}{end}"
+        machine = machine_facts()
+        if self._keys is not None:
+            machine = {**machine, "key": self._keys[index].tolist()}
+        return RunInfo(
+            f"{self.id}{end}", name, info, self.began, machine, group, lane, None, self._resumed
+        )
+
+    def aggregate(self) -> RunInfo:
+        """All lanes as one run."""
+        if not self.lanes:
+            return self.run(0)
+        info = dict(self._given(None))
+        name = info.pop("name", self.id)
+        return RunInfo(
+            self.id, name, info, self.began, machine_facts(), lanes=self.number,
+            resumed=self._resumed,
+        )  # fmt: skip
+
+
+@dataclasses.dataclass(eq=False)
+class LiveRun:
+    """A run that has begun and not ended.
+
+    Attributes:
+      number: By which programs know it.
+      seeds: The `init` that it is of.
+      index: Which of its lanes it is.
+    """
+
+    number: int
+    seeds: Seeds
+    index: int
+    _infos: dict[str, RunInfo] = dataclasses.field(default_factory=dict)
+
+    def info(self, lanes: str) -> RunInfo:
+        """What a sink knows it by, which depends on what becomes of lanes."""
+        if lanes == "aggregate":
+            known = vars(self.seeds)
+            if "_aggregate" not in known:
+                known["_aggregate"] = self.seeds.aggregate()
+            found: RunInfo = known["_aggregate"]
+            return found
+        if lanes not in self._infos:
+            self._infos[lanes] = self.seeds.run(self.index, lanes == "group")
+        return self._infos[lanes]
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self.info("split").name
+
+
+class Register:
+    """The runs of one logger."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._numbers = itertools.count(1)
+        self._live: dict[int, LiveRun] = {}
+        self._ended: dict[int, str] = {}
+
+    def begin(self, seeds: Seeds) -> list[LiveRun]:
+        """The runs of a new `init`."""
+        with self._lock:
+            runs = [LiveRun(next(self._numbers), seeds, i) for i in range(seeds.number)]
+            self._live.update((run.number, run) for run in runs)
+        return runs
+
+    def find(self, number: int) -> LiveRun | None:
+        """The run of a number, if it has not ended."""
+        return self._live.get(number)
+
+    def ended(self, number: int) -> str | None:
+        """The name of a run that has ended."""
+        return self._ended.get(number)
+
+    def end(self, runs: Sequence[LiveRun]) -> list[LiveRun]:
+        """Have runs ended, and give those that were not before."""
+        with self._lock:
+            ended = [run for run in runs if self._live.pop(run.number, None) is not None]
+            self._ended.update((run.number, run.name) for run in ended)
+        return ended
+
+    def __iter__(self) -> Iterator[LiveRun]:
+        with self._lock:
+            return iter(list(self._live.values()))
+
+
+def _new_id(now: float) -> str:
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(now))
+    return f"{stamp}-{_process_token(os.getpid())}-{next(_count)}"
+
+
+@functools.cache
+def _process_token(process: int) -> str:
+    """Random letters, others in a process that was forked."""
+    return secrets.token_hex(4)
+
+
+@functools.cache
+def machine_facts() -> Mapping[str, Any]:
+    """Where a run takes place, and with what."""
+    from logax import __version__  # noqa: PLC0415 - the package imports this module
+
+    return {
+        "host": socket.gethostname(),
+        "process": os.getpid(),
+        "python": platform.python_version(),
+        "jax": jax.__version__,
+        "logax": __version__,
+        "device": jax.devices()[0].device_kind,
+    }
+
+
+_count = itertools.count()
+os.register_at_fork(after_in_child=machine_facts.cache_clear)

@@ -1,0 +1,47 @@
+"""A function as a destination."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from logax._errors import received
+from logax.loggers._shell.logger import Logger
+from logax.loggers.sink import Portion, RunRecord, Sink
+
+
+class CallbackLogger(Logger):
+    """Calls a function with each record: its stream with the run, its values, its steps.
+
+        def show(record):
+            print(record.stream.run.name, record.steps["step"], record.values["loss"])
+
+        logger = CallbackLogger(show)
+
+    Records come about twice a second, in order. The function runs on the thread of delivery and may
+    take its time, call JAX, and fail.
+
+    Args:
+      function: Called with a `RunRecord`.
+      lanes: What becomes of seeds: "split", "aggregate" or "group".
+
+    Raises:
+      TypeError: `function` cannot be called.
+    """
+
+    def __init__(self, function: Callable[[RunRecord], Any], *, lanes: str = "split") -> None:
+        if not callable(function):
+            raise TypeError(
+                f"`CallbackLogger` takes a function of a record, and got {received(function)}. "
+                "Write `CallbackLogger(lambda record: print(record.values))`."
+            )
+        super().__init__(_Calls(function), lanes=lanes)
+
+
+class _Calls(Sink):
+    def __init__(self, function: Callable[[RunRecord], Any]) -> None:
+        self._function = function
+
+    def write(self, portion: Portion) -> None:
+        for record in portion.records():
+            self._function(record)
