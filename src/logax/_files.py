@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
-from logax._errors import received
+from logax._errors import described, received
 
 
 def as_path(what: str, name: str, path: Any) -> str:
@@ -47,3 +47,26 @@ def replacing(what: str, path: str) -> Iterator[BinaryIO]:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(part)
         raise
+
+
+def make_folder(what: str, folder: str, takes: str, advice: str) -> None:
+    """Make a folder, with those above it, or say why that cannot be."""
+    try:
+        os.makedirs(folder, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise NotADirectoryError(
+            f"`{what}` takes {takes}, and {folder} is a file, or lies in one. {advice}"
+        ) from error
+    except PermissionError as error:
+        raise PermissionError(f"`{what}` may not make the folder {folder}.") from error
+    except (OSError, ValueError) as error:
+        raise OSError(f"`{what}` cannot make the folder {folder!r}: {described(error)}") from error
+
+
+def writable_folder(what: str, name: str, path: Any) -> str:
+    """The folder that an option gives, made if it is not there, or an error."""
+    folder = os.path.abspath(as_path(what, name, path))
+    make_folder(what, folder, f"the path of a folder as `{name}`", "Give another path.")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise PermissionError(f"`{what}` may not write to the folder {folder}.")
+    return folder

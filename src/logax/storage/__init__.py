@@ -12,6 +12,7 @@
 It needs h5py: `pip install "logax[hdf5]"`.
 """
 
+from logax._resting.errors import StorageError as StorageError
 from logax._schedule import Between as Between
 from logax._schedule import EveryNStep as EveryNStep
 from logax._schedule import EverySeconds as EverySeconds
@@ -20,7 +21,6 @@ from logax._schedule import Once as Once
 from logax._schedule import OnSteps as OnSteps
 from logax._schedule import Schedule as Schedule
 from logax.storage.config import WriterGroupConfig as WriterGroupConfig
-from logax.storage.errors import StorageError as StorageError
 from logax.storage.group import StoredGroup as StoredGroup
 from logax.storage.reader import HDF5StorageReader as HDF5StorageReader
 from logax.storage.writer import HDF5StorageWriter as HDF5StorageWriter

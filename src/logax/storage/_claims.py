@@ -14,8 +14,8 @@ import os
 import struct
 from collections.abc import Iterator
 
+from logax._resting.errors import StorageError
 from logax.storage._checksums import lookup3
-from logax.storage.errors import StorageError
 
 SUPERBLOCK = 48  # bytes of version 3, which begins the file
 _BEGIN = b"\x89HDF\r\n\x1a\n\x03\x08\x08"

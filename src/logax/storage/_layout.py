@@ -21,12 +21,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from logax import __version__
 from logax._columns.export import free_name
-from logax.storage._dtypes import kind_named
-from logax.storage._structure import Node, Parts, checked, parts_of
+from logax._resting.dtypes import kind_named
+from logax._resting.errors import StorageError
+from logax._resting.structure import Node, Parts, checked, parts_of
+from logax._version import __version__
 from logax.storage._view import Leaf
-from logax.storage.errors import StorageError
 
 VERSION = 1
 OWN = "logax"

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from logax._delivery.packing import Packing
-from logax.storage._dtypes import Kind
+from logax._resting.dtypes import Kind
 
 Numbers = np.ndarray[Any, Any]
 Shape = tuple[int, ...]

@@ -6,11 +6,11 @@ import dataclasses
 
 import numpy as np
 
+from logax._resting.errors import StorageError
 from logax.storage._commits import Commit, Numbers, Stand
 from logax.storage._layout import Group, Layout
 from logax.storage._order import valid
 from logax.storage._source import Source
-from logax.storage.errors import StorageError
 
 
 def resumed(

@@ -18,9 +18,9 @@ from typing import Any, TypeAlias
 from logax._bars import Bar
 from logax._delivery.worker import Worker
 from logax._errors import add_note, described, warn_user
+from logax._resting.errors import StorageError
 from logax.storage._trajectory import Trajectory
 from logax.storage._view import Row
-from logax.storage.errors import StorageError
 
 THREAD = "logax-storage"
 _TOGETHER = 2**18  # bytes of rows that are one job for the thread

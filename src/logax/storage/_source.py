@@ -19,11 +19,11 @@ import numpy as np
 
 from logax._errors import described
 from logax._extras import imported
+from logax._resting.errors import StorageError
 from logax.storage._claims import is_marked
 from logax.storage._commits import HEAD, Commit, latest, runs_of
 from logax.storage._layout import COMMITS, SCHEMA, STEP, VERSION, Layout
 from logax.storage._window import Window
-from logax.storage.errors import StorageError
 
 Numbers = np.ndarray[Any, Any]
 

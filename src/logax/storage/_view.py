@@ -22,10 +22,10 @@ import numpy as np
 from logax._columns.rows import shape_name
 from logax._compat import ConcreteArray, Tree
 from logax._errors import add_note, received
+from logax._resting.dtypes import Kind, kind_of
+from logax._resting.structure import Node, Parts, outlined
 from logax.loop._copies import copied, numbers_of, on_their_way, refuse_tracers
-from logax.storage._dtypes import Kind, kind_of
 from logax.storage._parcels import Parcels
-from logax.storage._structure import Node, Parts, outlined
 
 Numbers = np.ndarray[Any, Any]
 Row = list[Any]  # arrays that are on their way to the host, or there

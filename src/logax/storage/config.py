@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from logax._errors import received
+from logax._resting.structure import Node, Parts, outlined
 from logax._schedule import Schedule, as_schedule
 from logax.loop._entered import checked_view
-from logax.storage._structure import Node, Parts, outlined
 
 State = TypeVar("State")
 Storage = TypeVar("Storage")

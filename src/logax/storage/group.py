@@ -14,11 +14,7 @@ from logax._columns.export import free_name
 from logax._compat import Tree
 from logax._errors import received
 from logax._extras import imported
-from logax.loop._copies import widened
-from logax.storage._layout import axis_names, path_of
-from logax.storage._order import in_order, valid
-from logax.storage._source import Source
-from logax.storage._structure import (
+from logax._resting.structure import (
     Node,
     children_of,
     count_of,
@@ -27,6 +23,10 @@ from logax.storage._structure import (
     outlined,
     parts_of,
 )
+from logax.loop._copies import widened
+from logax.storage._layout import axis_names, path_of
+from logax.storage._order import in_order, valid
+from logax.storage._source import Source
 from logax.storage._view import Leaf
 from logax.storage.config import Storage
 

@@ -13,9 +13,9 @@ from logax._columns.export import free_name
 from logax._errors import received, warn_user
 from logax._extras import imported
 from logax._files import as_path
+from logax._resting.structure import focused, parts_of
 from logax.storage._claims import is_written
 from logax.storage._source import Source
-from logax.storage._structure import focused, parts_of
 from logax.storage.config import Storage, WriterGroupConfig
 from logax.storage.group import StoredGroup
 

@@ -17,6 +17,7 @@ from logax._delivery.worker import WHEN_FULL
 from logax._errors import raise_together, warn_user
 from logax._extras import imported
 from logax._files import as_path, check_place
+from logax._resting.errors import StorageError
 from logax._schedule import Once, Schedule
 from logax.loop._entered import EnteredLogger, as_step, outside
 from logax.storage._claims import Claim
@@ -26,7 +27,6 @@ from logax.storage._run import Run, told
 from logax.storage._trajectory import Trajectory
 from logax.storage._view import View
 from logax.storage.config import groups_of
-from logax.storage.errors import StorageError
 
 _MODES = ("x", "w", "a")
 _GZIP = 4

@@ -1,4 +1,4 @@
-"""What HDF5 can hold, and how it holds the rest: as bits, with the true type beside it."""
+"""What files can hold, and how they hold the rest: as bits, with the true type beside it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import ml_dtypes
 import numpy as np
 
 from logax._columns.rows import is_key_array
-from logax.storage.errors import StorageError
+from logax._resting.errors import StorageError
 
 _NATIVE = "biufc"
 _WIDEST = {"f": 8, "c": 16}  # bytes of the types that are the same everywhere
