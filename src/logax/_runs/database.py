@@ -1,0 +1,196 @@
+"""Files of runs as SQLite databases: made, and opened to look at.
+
+Who reads opens a file anew for each access, read-only, and closes it after that: so it sees what is
+committed now, holds nothing up, and survives a fork. It reads through SQLite alone, since to close
+another descriptor of the file would end the locks that a writer in the same process has on it.
+
+A file may come from anywhere. It is refused unless its tables are, to the letter, those that a
+writer makes: then there is no view, trigger or expression in it that SQLite would evaluate. No text
+or array can be larger than the file, and no look at it takes more steps than its size warrants.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import stat
+from collections.abc import Iterator
+from urllib.parse import quote
+
+from logax._errors import as_sentence
+from logax._runs.errors import RunsError
+from logax._runs.format import APPLICATION, PAGE, SCHEMA, SUFFIX, VERSION
+
+PATIENCE = 10.0  # seconds: until whoever has a file locked for a moment must be done
+_CHECKPOINT = 2**25  # bytes of the log beside the file, after which they go into it
+_GROWTH = 2**26  # bytes
+_LEAST = 512  # bytes: the smallest page, of which a database has one or more
+_STEPS = 10_000  # of SQLite's machine, between two counts
+
+
+def make(path: str) -> sqlite3.Connection:
+    """A new file, which nobody sees before it is whole, open for writing."""
+    part = os.path.join(os.path.dirname(path), f".{os.path.basename(path)}.part")
+    try:
+        with contextlib.closing(_connected(_address(part, "rwc"))) as made:
+            made.execute("PRAGMA synchronous = OFF")
+            made.execute(f"PRAGMA page_size = {PAGE}")
+            made.execute(f"PRAGMA application_id = {APPLICATION}")
+            made.execute(f"PRAGMA user_version = {VERSION}")
+            made.execute("BEGIN")
+            for statement in SCHEMA:
+                made.execute(statement)
+            made.execute("COMMIT")
+            made.execute("PRAGMA journal_mode = WAL")
+        os.rename(part, path)
+    except BaseException:
+        for name in (part, f"{part}-journal", f"{part}-wal", f"{part}-shm"):
+            with contextlib.suppress(OSError):
+                os.unlink(name)
+        raise
+    connection = _connected(_address(path, "rw"))
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = NORMAL")
+    connection.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT // PAGE}")
+    return connection
+
+
+def end(connection: sqlite3.Connection) -> None:
+    """Leave one file and nothing beside it.
+
+    Where somebody looks at it now, or the disk is full, the log stays beside it, and what is in it
+    is as safe there.
+    """
+    try:
+        with contextlib.suppress(sqlite3.OperationalError):
+            connection.execute("PRAGMA busy_timeout = 1000")
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            # So that it can be read from a place that is read-only.
+            connection.execute("PRAGMA journal_mode = DELETE")
+    finally:
+        connection.close()
+
+
+def _connected(address: str) -> sqlite3.Connection:
+    return sqlite3.connect(
+        address, timeout=PATIENCE, isolation_level=None, check_same_thread=False, uri=True
+    )
+
+
+def _address(path: str, mode: str) -> str:
+    return f"file:{quote(os.fsencode(os.path.abspath(path)))}?mode={mode}"
+
+
+@contextlib.contextmanager
+def opened(path: str) -> Iterator[sqlite3.Connection]:
+    """A file to look at, in one transaction.
+
+    Raises:
+      RunsError: It is no file of runs, or what is looked at is damaged.
+    """
+    try:
+        size = _size(path)
+        _check_size(path, size)
+        with contextlib.closing(_readable(path)) as connection:
+            _limit(connection, size)
+            _check(connection)
+            yield connection
+    except RunsError:
+        raise
+    except (sqlite3.Error, sqlite3.Warning, OSError, RecursionError) as error:
+        raise _unreadable(path, str(error) or type(error).__name__) from error
+    except ValueError as error:
+        raise _unreadable(path, str(error)) from error
+
+
+def _unreadable(path: str, why: str) -> RunsError:
+    return RunsError(
+        f"{path} cannot be read as a file of runs: {as_sentence(why)} If it is one, it is damaged: "
+        "take it out of its folder to read the others, or bring it back from a copy."
+    )
+
+
+def _check_size(path: str, size: int) -> None:
+    """Refuse what SQLite would take for a new database, since it ends before its header does."""
+    if size < _LEAST:
+        raise RunsError(
+            f"{path} is no file of runs: {size} byte{'s are' if size != 1 else ' is'} all there is."
+        )
+
+
+def _size(path: str) -> int:
+    """How many bytes there are, if all that SQLite would open are plain files."""
+    size = 0
+    for name in (path, f"{path}-wal", f"{path}-shm", f"{path}-journal"):
+        try:
+            found = os.stat(name) if name == path else os.lstat(name)
+        except FileNotFoundError:
+            if name == path:
+                raise ValueError("there is no such file") from None
+            continue
+        if not stat.S_ISREG(found.st_mode):
+            raise ValueError(f"{os.path.basename(name)} is no plain file")
+        size += found.st_size
+    return size
+
+
+def _readable(path: str) -> sqlite3.Connection:
+    """A connection that changes nothing."""
+    connection = _connected(_address(path, "ro"))
+    try:
+        connection.execute("BEGIN")
+        connection.execute("PRAGMA schema_version").fetchone()
+    except sqlite3.OperationalError:
+        connection.close()
+        if os.access(os.path.dirname(os.path.abspath(path)), os.W_OK) or _has_log(path):
+            raise
+        # Where nothing may be written SQLite cannot note that it reads: nobody writes there.
+        connection = _connected(_address(path, "ro") + "&immutable=1")
+        connection.execute("BEGIN")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _has_log(path: str) -> bool:
+    return os.path.exists(f"{path}-wal") and os.path.getsize(f"{path}-wal") > 0
+
+
+def _limit(connection: sqlite3.Connection, size: int) -> None:
+    """Have nothing be larger, and nothing take longer, than a file of this size warrants."""
+    # It may grow while it is read.
+    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, min(size + _GROWTH, 2**30))
+    left = 1_000 + size // 100
+
+    def is_too_long() -> bool:
+        nonlocal left
+        left -= 1
+        return left < 0
+
+    connection.set_progress_handler(is_too_long, _STEPS)
+    connection.execute("PRAGMA trusted_schema = OFF")
+    connection.execute("PRAGMA cell_size_check = ON")
+
+
+def _check(connection: sqlite3.Connection) -> None:
+    (application,) = connection.execute("PRAGMA application_id").fetchone()
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if application != APPLICATION:
+        raise ValueError("it is a database of another program")
+    if version > VERSION:
+        raise ValueError(
+            f"its format is version {version}, and this logax reads up to {VERSION}; it takes a "
+            "newer one"
+        )
+    found = connection.execute(
+        "SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL LIMIT ?", (len(SCHEMA) + 1,)
+    ).fetchall()
+    if version != VERSION or sorted(str(sql) for (sql,) in found) != sorted(SCHEMA):
+        raise ValueError("its tables are not those of runs")
+
+
+def is_candidate(name: str) -> bool:
+    """Whether a name in a folder may be that of a file of runs."""
+    return name.endswith(SUFFIX) and not name.startswith(".")

@@ -1,0 +1,10 @@
+"""What cannot be read, as one type of error."""
+
+from __future__ import annotations
+
+
+class RunsError(ValueError):
+    """A file does not hold runs, or holds something that no logger has written.
+
+    What SQLite or the system said is its `__cause__`.
+    """

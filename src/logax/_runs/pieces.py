@@ -1,0 +1,171 @@
+"""The records of a key, as they stand in the portions of a file.
+
+Only the bytes that are wanted are read: of one run out of a thousand, and of one key out of many, a
+thousandth of what the portion has. Before anything is read the sizes that a portion says are
+compared with those of its blobs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from logax._runs.format import CHUNK
+from logax._runs.layouts import Key, Layout, Leaf
+from logax._runs.packing import Place
+from logax._runs.source import Look, Member, Row
+
+Cell = tuple[int, ...]
+Bytes = bytes | memoryview
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Piece:
+    """Some records of one key, of one or several streams.
+
+    Attributes:
+      key: What they look like.
+      layout: Those of all keys that were logged with it.
+      cells: For each stream its place in the array of all.
+      records: How many each has, at most.
+      counts: How many each has; None for all.
+      arrays: For each leaf the bytes of (streams, records, ...).
+      steps: For each step its type and bytes, and whether these are of one stream for all.
+      origin: Two pieces of the same origin have the same steps and counts.
+    """
+
+    key: Key
+    layout: Layout
+    cells: tuple[Cell, ...]
+    records: int
+    counts: np.ndarray[Any, Any] | None
+    arrays: list[Bytes]
+    steps: dict[str, tuple[Leaf, Bytes, bool]]
+    origin: tuple[Any, ...]
+
+
+def pieces_of(
+    look: Look,
+    families: Mapping[int, Sequence[Member]],
+    cell: Callable[[Member], Cell],
+    wanted: Callable[[str], bool],
+) -> Iterator[Piece]:
+    """The records of the keys that are wanted, of the streams in these families, in order."""
+    cells = {
+        number: tuple(cell(member) for member in members) for number, members in families.items()
+    }
+    chosen: dict[int, list[tuple[int, Key]]] = {}
+    for row in look.portions(families):
+        layout = look.layout(row.layout)
+        if row.layout not in chosen:
+            chosen[row.layout] = [each for name, each in layout.places.items() if wanted(name)]
+        if not chosen[row.layout]:
+            continue
+        places = [member.place for member in families[row.family]]
+        portion = _Portion(look.connection, layout, row, places)
+        for first, key in chosen[row.layout]:
+            yield Piece(
+                key,
+                layout,
+                cells[row.family],
+                portion.most,
+                portion.counts,
+                portion.leaves(first, len(key.leaves)),
+                portion.steps,
+                (look.path, row.number),
+            )
+
+
+class _Portion:
+    """The bytes of one portion that belong to some of its streams."""
+
+    def __init__(
+        self, connection: sqlite3.Connection, layout: Layout, row: Row, places: Sequence[int]
+    ) -> None:
+        self._connection, self._layout, self._row, self._places = connection, layout, row, places
+        if row.ragged > 1:
+            raise ValueError("a row of its portions is damaged")
+        plan = layout.plan(row.streams, row.records, row.ragged, row.alike)
+        if plan.shared != row.length or places[-1] >= row.streams:
+            raise ValueError("a portion of it has another size than it says")
+        self._plan = plan
+        self._is_range = places[-1] - places[0] == len(places) - 1
+        self.counts = self._counts() if row.ragged else None
+        self.most = row.records if self.counts is None else int(self.counts.max())
+
+    def _counts(self) -> np.ndarray[Any, Any]:
+        found = np.frombuffer(self._rows(self._plan.places[0], 4, 4), "<u4").astype(np.int64)
+        if (found > self._row.records).any():
+            raise ValueError("a portion of it has more records than it says")
+        return found
+
+    @functools.cached_property
+    def steps(self) -> dict[str, tuple[Leaf, Bytes, bool]]:
+        """For each step its type, its bytes, and whether these are of one stream for all."""
+        found = {}
+        for at, (name, leaf) in enumerate(self._layout.steps):
+            alike = bool(self._row.alike >> at & 1)
+            place = self._plan.places[self._row.ragged + at]
+            if alike:
+                found[name] = leaf, self._read(place, 0, self.most * leaf.size), True
+            else:
+                found[name] = leaf, self._leaf(place, leaf), False
+        return found
+
+    def leaves(self, first: int, number: int) -> list[Bytes]:
+        """The bytes of so many leaves."""
+        before = self._row.ragged + len(self._layout.steps) + first
+        leaves = self._layout.leaves[first : first + number]
+        places = self._plan.places[before : before + number]
+        return [self._leaf(place, leaf) for place, leaf in zip(places, leaves, strict=True)]
+
+    def _leaf(self, place: Place, leaf: Leaf) -> Bytes:
+        return self._rows(place, self._row.records * leaf.size, self.most * leaf.size)
+
+    def _rows(self, place: Place, stride: int, size: int) -> Bytes:
+        """Of each stream that is wanted the first so many bytes."""
+        places = self._places
+        if len(places) == 1:
+            return self._read(place, places[0] * stride, size)
+        if len(places) * 8 < places[-1] - places[0]:
+            return b"".join(self._read(place, each * stride, size) for each in places)
+        start, end = places[0] * stride, (places[-1] + 1) * stride
+        whole = self._read(place, start, end - start)
+        if (self._is_range and size == stride) or not stride:
+            return whole
+        rows = np.frombuffer(whole, np.uint8).reshape(-1, stride)
+        return np.ascontiguousarray(rows[np.asarray(places) - places[0], :size]).reshape(-1).data
+
+    def _read(self, place: Place, start: int, size: int) -> Bytes:
+        if place.blob is None:
+            return self._shared(place.offset + start, size)
+        if not size:
+            return b""
+        parts = []
+        for chunk in range(start // CHUNK, -(-(start + size) // CHUNK)):
+            low = max(start - chunk * CHUNK, 0)
+            high = min(start + size - chunk * CHUNK, CHUNK)
+            expected = min(place.size - chunk * CHUNK, CHUNK)
+            number = self._row.blob + place.blob + chunk
+            parts.append(self._blob("blobs", number, expected, low, high - low))
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _shared(self, start: int, size: int) -> Bytes:
+        data = self._row.data
+        if data is None:
+            return self._blob("portions", self._row.number, self._row.length, start, size)
+        if not isinstance(data, bytes):
+            raise ValueError("a portion of it holds no bytes")
+        return data[start : start + size]
+
+    def _blob(self, table: str, number: int, length: int, start: int, size: int) -> bytes:
+        with self._connection.blobopen(table, "data", number, readonly=True) as blob:
+            if len(blob) != length:
+                raise ValueError("a blob of it has another size than it should")
+            blob.seek(start)
+            return blob.read(size)

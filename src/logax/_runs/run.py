@@ -1,0 +1,240 @@
+"""One run, as it stands in its files now."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from logax._columns.views import listed
+from logax._errors import warn_user
+from logax._logdict import logdict as Logs
+from logax._runs import tables
+from logax._runs.columns import Column, alike, joined
+from logax._runs.format import CRASHED, RUNNING
+from logax._runs.layouts import Key
+from logax._runs.logs import Steps, as_logdict, cell_of, changed
+from logax._runs.pieces import Piece, pieces_of
+from logax._runs.source import Part
+
+if TYPE_CHECKING:
+    from logax._runs.runs import Runs
+
+
+class Run(Mapping[str, Any]):
+    """One run: a mapping from keys to all of their records.
+
+    `run["loss"]` is an array with the records along its first axis; of a run with lanes the lanes
+    come first, and lanes with less records than others are padded with NaN (integers with the
+    least, unsigned ones with the greatest, and truth values with False). A pytree comes back as
+    dictionaries, lists and tuples of such arrays; histograms and images as `HistogramBins` and
+    `ImagePixels`. Reading one key reads nothing of the others.
+
+    Nothing is kept: each access shows what is committed at that time. To work with what a moment
+    shows, take `run.logs` once.
+    """
+
+    def __init__(self, runs: Runs, identity: str) -> None:
+        self._runs, self.id = runs, identity
+
+    # What is known of it.
+
+    @property
+    def name(self) -> str:
+        """What it was called, or the id."""
+        return name_of(self._parts)
+
+    @property
+    def info(self) -> dict[str, Any]:
+        """What was given when it began, and whenever it was resumed; the later counts."""
+        found: dict[str, Any] = {}
+        for part in self._parts:
+            with self._runs.source(part).look() as look:
+                found |= look.text(part.info)
+        return found
+
+    @property
+    def machine(self) -> dict[str, Any]:
+        """Host, process and versions, of where it was last."""
+        part = self._parts[-1]
+        with self._runs.source(part).look() as look:
+            return look.text(part.machine)
+
+    @property
+    def began(self) -> float:
+        """When, in seconds since the epoch."""
+        return min(float(part.content["began"]) for part in self._parts)
+
+    @property
+    def ended(self) -> float | None:
+        """When it ended, or None: it has not, or its process was killed."""
+        return self._opened[-1].ended
+
+    @property
+    def updated(self) -> float | None:
+        """When its last records were written; None if there are none."""
+        found = []
+        for part in self._parts:
+            with self._runs.source(part).look() as look:
+                found.append(look.last_written(look.members([part.number])))
+        return max((time for time in found if time is not None), default=None)
+
+    @property
+    def status(self) -> str:
+        """What has become of it: "running", "finished", or "crashed".
+
+        The last also where its process is gone without having ended it.
+        """
+        return status_of(self._opened[-1], self._runs)
+
+    @property
+    def group(self) -> str | None:
+        """What it has in common with other runs, if they were to be grouped."""
+        group: str | None = self._parts[-1].content["group"]
+        return group
+
+    @property
+    def lane(self) -> tuple[int, ...]:
+        """Which lane of the `vmap` around `init` it was; () elsewhere."""
+        return tuple(self._parts[-1].content["lane"])
+
+    @property
+    def lanes(self) -> int | None:
+        """How many lanes are taken together in it, if it is an aggregate; else None."""
+        lanes: int | None = self._parts[-1].content["lanes"]
+        return lanes
+
+    @property
+    def resumed(self) -> int:
+        """How often it was resumed."""
+        return sum(part.content["resumed"] for part in self._opened)
+
+    @property
+    def _parts(self) -> Sequence[Part]:
+        return self._runs.parts_of(self.id)
+
+    @property
+    def _opened(self) -> Sequence[Part]:
+        """Without those of processes that were forked and only wrote to it."""
+        parts = self._parts
+        return [part for part in parts if not part.guest] or parts
+
+    # Its records.
+
+    def __getitem__(self, key: str) -> Any:
+        return self._column(key).value
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._layouts())
+
+    def __len__(self) -> int:
+        return len(self._layouts())
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._layouts()
+
+    def _layouts(self) -> dict[str, tuple[Key, dict[str, None]]]:
+        """By key what its records look like first, and all of its steps."""
+        found: dict[str, tuple[Key, dict[str, None]]] = {}
+        for part in self._parts:
+            with self._runs.source(part).look() as look:
+                for layout in look.layouts_of(look.members([part.number])):
+                    for key in layout.keys:
+                        _, steps = found.setdefault(key.name, (key, {}))
+                        steps |= dict.fromkeys(name for name, _ in layout.steps)
+        return found
+
+    @property
+    def logs(self) -> Logs:
+        """All records with their steps, counts and sites.
+
+        A key whose records cannot be one array is left out, with a warning: see `parts`.
+        """
+        return self.logdict()
+
+    @property
+    def steps(self) -> Mapping[str, Mapping[str, Any]]:
+        """By step name and then by key, the step of each record: `run.steps["step"]["loss"]`."""
+        names: dict[str, list[str]] = {}
+        for key, (_, steps) in self._layouts().items():
+            for name in steps:
+                names.setdefault(name, []).append(key)
+        return Steps(self, names)
+
+    def logdict(self, *keys: str) -> Logs:
+        """The records of some keys, or of all, with their steps, counts and sites."""
+        found = self._pieces((lambda key: key in keys) if keys else (lambda key: True))
+        share: dict[Any, Any] = {}
+        columns = {}
+        for key in keys or found:
+            groups = alike(found[key]) if key in found else self._missing(key)
+            if len(groups) == 1:
+                columns[key] = joined(groups[0], share)
+            elif keys:
+                raise changed(key, groups)
+            else:
+                warn_user(f"{changed(key, groups)} `run.logs` leaves it out.")
+        return as_logdict(columns)
+
+    def parts(self, key: str) -> list[Logs]:
+        """The records of a key whose shape or structure has changed, as one logdict for each."""
+        found = self._pieces(lambda name: name == key)
+        groups = alike(found[key]) if found else self._missing(key)
+        return [as_logdict({key: joined(group, {})}) for group in groups]
+
+    def to_pandas(self, key: str | None = None) -> Any:
+        """A `pandas.DataFrame` of one key or of all: see `logdict.to_pandas`."""
+        return self.logdict(*(() if key is None else (key,))).to_pandas()
+
+    def to_xarray(self, key: str | None = None) -> Any:
+        """An `xarray.Dataset` of one key or of all: see `logdict.to_xarray`."""
+        return self.logdict(*(() if key is None else (key,))).to_xarray()
+
+    def _column(self, key: str) -> Column:
+        found = self._pieces(lambda name: name == key)
+        groups = alike(found[key]) if found else self._missing(key)
+        if len(groups) > 1:
+            raise changed(key, groups)
+        return joined(groups[0], {})
+
+    def _pieces(self, wanted: Callable[[str], bool]) -> dict[str, list[Piece]]:
+        """By key its records, in the order of time."""
+        found: dict[str, list[Piece]] = {}
+        for part in self._parts:
+            with self._runs.source(part).look() as look:
+                for piece in pieces_of(look, look.members([part.number]), cell_of, wanted):
+                    found.setdefault(piece.key.name, []).append(piece)
+        return found
+
+    def _missing(self, key: Any) -> NoReturn:
+        keys = list(self._layouts())
+        for own in keys:
+            if isinstance(key, str) and key.startswith(f"{own}/"):
+                raise KeyError(
+                    f"{key!r} is a leaf: write `run[{own!r}]` or `run.logs.leaves()[{key!r}]`"
+                )
+        raise KeyError(f"{key!r} was not logged in run {self.id}; there is {listed(keys)}")
+
+    # As an object.
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Run):
+            return NotImplemented
+        return self.id == other.id and self._runs.path == other._runs.path
+
+    def __hash__(self) -> int:
+        return hash((self.id, self._runs.path))
+
+    def __repr__(self) -> str:
+        return tables.of_run(self, [key for key, _ in self._layouts().values()])
+
+
+def name_of(parts: Sequence[Part]) -> str:
+    """What a run was called last; to be resumed without a name changes nothing."""
+    identity = parts[0].id
+    names = [part.content["name"] for part in parts if part.content["name"] != identity]
+    return str(names[-1]) if names else identity
+
+
+def status_of(part: Part, runs: Runs) -> str:
+    """What has become of a run."""
+    return part.status or (RUNNING if runs.source(part).alive else CRASHED)

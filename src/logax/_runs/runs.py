@@ -1,0 +1,260 @@
+"""All runs of a folder: `logax.load`."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import ItemsView, Iterable, Iterator, Mapping, Sequence, ValuesView
+from typing import Any
+
+from logax._columns.views import listed
+from logax._errors import warn_user
+from logax._files import as_path
+from logax._runs import tables
+from logax._runs.columns import alike, joined
+from logax._runs.database import is_candidate
+from logax._runs.errors import RunsError
+from logax._runs.frames import table_of
+from logax._runs.logs import cell_of, changed
+from logax._runs.pieces import Cell, Piece, pieces_of
+from logax._runs.run import Run, name_of
+from logax._runs.source import Member, Part, Source
+
+_NONE: list[Part] = []
+
+
+def load(path: str | os.PathLike[str]) -> Runs:
+    """The runs that `SaveLogger` or `logax.save` has written.
+
+    They can be read while they are being written, by this process or by others. A file in the
+    folder that cannot be read is warned of, once, and the others are read; where it is the one that
+    `path` names, that is an error.
+
+    Args:
+      path: The folder that was given to the logger, or one of the files in it.
+
+    Returns:
+      A mapping from the id of each run to the run, in the order in which they began.
+
+    Raises:
+      FileNotFoundError: There is no such folder or file.
+      RunsError: The file holds no runs.
+    """
+    place = as_path("logax.load", "path", path)
+    if not os.path.exists(place) and not os.path.islink(place):
+        raise FileNotFoundError(
+            f"`logax.load` got {place}, and there is nothing of that name. Give the folder that "
+            "was given to `SaveLogger`, or to `logax.save`."
+        )
+    runs = Runs(place)
+    len(runs)
+    return runs
+
+
+class Runs(Mapping[str, Run]):
+    """A mapping from the id of each run to the run, in the order in which they began.
+
+    `runs["loss"]`, with a key in place of an id, is the array of that key, with an axis for the
+    runs before that of the records (and before lanes, where runs have them). Runs that have less
+    records than others, or none, are padded: with NaN, integers with the least of their type
+    (unsigned ones with the greatest), truth values with False.
+
+    Nothing is kept: each access shows what is committed at that time.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = os.path.abspath(path)
+        self._shown = path
+        self._sources: dict[str, Source] = {}
+        self._refused: dict[str, str] = {}
+        self._last: tuple[list[list[Part]], dict[str, list[Part]]] = [], {}
+
+    def __getitem__(self, name: str) -> Any:
+        parts = self._parts()
+        if name in parts:
+            return Run(self, name)
+        pieces = self._pieces(parts, name)
+        if not pieces:
+            self._missing(name, parts)
+        groups = alike(pieces)
+        if len(groups) > 1:
+            problem = str(changed(name, groups)).partition(" Write ")[0]
+            raise ValueError(
+                f"{problem} If the runs differ, write `runs[id][{name!r}]` for each; if it changed "
+                f"within a run, `runs[id].parts({name!r})`."
+            )
+        return joined(groups[0], {}, len(parts)).value
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._parts())
+
+    def __len__(self) -> int:
+        return len(self._parts())
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._parts()
+
+    def values(self) -> ValuesView[Run]:
+        """All runs."""
+        return {name: Run(self, name) for name in self}.values()
+
+    def items(self) -> ItemsView[str, Run]:
+        """All runs with their ids."""
+        return {name: Run(self, name) for name in self}.items()
+
+    def logged(self) -> list[str]:
+        """The keys of all runs together."""
+        found: dict[str, None] = {}
+        for path in dict.fromkeys(part.path for parts in self._parts().values() for part in parts):
+            with self._sources[path].look() as look:
+                found |= dict.fromkeys(key.name for each in look.layouts() for key in each.keys)
+        return list(found)
+
+    def find(self, text: str) -> Run:
+        """The run with this id or name, or whose id begins so; `"last"` is the newest.
+
+        Of several runs with the same name the newest of all is `"last"`, unless one is called so.
+
+        Raises:
+          ValueError: There is none, or more than one. The message lists what there is.
+        """
+        names = {identity: name_of(parts) for identity, parts in self._parts().items()}
+        found = [text] if text in names else [each for each in names if names[each] == text]
+        found = found or [each for each in names if text and each.startswith(text)]
+        if not found and text == "last":
+            found = self._newest(names)
+        if len(found) == 1:
+            return Run(self, found[0])
+        what = f"{len(found)} runs" if found else "no run"
+        rows = [f"  {tables.short(each)}  {tables.short(names[each])}" for each in found or names]
+        there = "\n".join(rows[:20] + ["  ..."] * (len(rows) > 20))
+        raise ValueError(
+            f"{tables.short(text)!r} means {what} in {self._shown}. Give an id, the beginning of "
+            "one, or a name that only one has, or `last` for the newest, of:\n"
+            f"{there or '  (there are none)'}"
+        )
+
+    def to_pandas(self, key: str | None = None) -> Any:
+        """A `pandas.DataFrame` of one key or of all, of all runs: one below the other.
+
+        The columns are `run`, with the ids; `name`; `info/rate` for what was given as `rate`, and
+        `info/model/layers` for what was nested; then those of `run.to_pandas()`. Of what was given
+        only numbers, truth values and texts are columns. Where a run lacks something it is missing,
+        and integers stay integers. Runs without records have no rows. A column of which a key that
+        was logged has the name gets an underscore behind it.
+
+        Raises:
+          KeyError: No run has logged the key.
+        """
+        runs = [run for run in self.values() if key is None or key in run]
+        if key is not None and not runs:
+            self._missing(key, self._parts())
+        return table_of({run: run.to_pandas(key) for run in runs})
+
+    def _newest(self, names: Mapping[str, str]) -> list[str]:
+        if not names:
+            raise ValueError(f"there are no runs in {self._shown} yet, so none is the last.")
+        return list(names)[-1:]
+
+    def __repr__(self) -> str:
+        runs = list(self.values())
+        rows = [tables.row(runs[at]) for at in tables.shown(len(runs))]
+        return tables.of_runs(self._shown, rows, len(runs))
+
+    def __eq__(self, other: object) -> bool:
+        return self.path == other.path if isinstance(other, Runs) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.path)
+
+    # For its runs.
+
+    def source(self, part: Part) -> Source:
+        """The file of a part."""
+        return self._sources[part.path]
+
+    def parts_of(self, identity: str) -> Sequence[Part]:
+        """The parts of a run, in the order of time."""
+        parts = self._parts().get(identity)
+        if parts is None:
+            raise RunsError(f"The run {identity} is no longer in {self._shown}: it was removed.")
+        return parts
+
+    def _parts(self) -> dict[str, list[Part]]:
+        """By id the parts of each run, as they are now."""
+        files = [
+            self._readable(self._sources.setdefault(path, Source(path))) for path in self._files()
+        ]
+        before, known = self._last
+        if len(files) != len(before) or any(a is not b for a, b in zip(files, before, strict=True)):
+            known = _by_run(part for parts in files for part in parts)
+            self._last = files, known
+        return known
+
+    def _files(self) -> list[str]:
+        try:
+            if not stat.S_ISDIR(os.stat(self.path).st_mode):
+                return [self.path]
+            with os.scandir(self.path) as entries:
+                return sorted(entry.path for entry in entries if is_candidate(entry.name))
+        except FileNotFoundError:
+            if os.path.islink(self.path):
+                return [self.path]
+            raise RunsError(f"{self._shown} is not there any more: it was removed.") from None
+        except OSError as error:
+            raise RunsError(f"{self._shown} cannot be read: {error.strerror}.") from error
+
+    def _readable(self, source: Source) -> list[Part]:
+        try:
+            return source.parts()
+        except RunsError as error:
+            if source.path == self.path:
+                raise
+            if os.path.lexists(source.path) and self._refused.get(source.path) != str(error):
+                self._refused[source.path] = str(error)
+                warn_user(f"{error} The other runs are read without it.")
+            return _NONE
+
+    def _pieces(self, runs: Mapping[str, Sequence[Part]], key: str) -> list[Piece]:
+        """The records of a key, of all runs: of a run that is in one file with its neighbours."""
+        number = {name: at for at, name in enumerate(runs)}
+        together: dict[str, list[Part]] = {}
+        apart: list[Part] = []
+        for parts in runs.values():
+            whole = len({part.path for part in parts}) == 1
+            for part in parts:
+                (together.setdefault(part.path, []) if whole else apart).append(part)
+        found: list[Piece] = []
+        for parts in (*together.values(), *([part] for part in apart)):
+            which = {part.number: number[part.id] for part in parts}
+
+            def cell(member: Member, which: dict[int, int] = which) -> Cell:
+                return (which[member.run], *cell_of(member))
+
+            with self.source(parts[0]).look() as look:
+                found += pieces_of(look, look.members(which), cell, lambda name: name == key)
+        return found
+
+    def _missing(self, name: Any, runs: Mapping[str, Any]) -> None:
+        keys = self.logged()
+        if keys:
+            raise KeyError(
+                f"{name!r} is neither the id of one of {len(runs)} runs nor a key of theirs; the "
+                f"keys are {listed(keys)}. `runs.find(text)` finds a run by the beginning of its "
+                "id or by its name"
+            )
+        raise KeyError(f"{name!r} is no run; there are {len(runs)}, and none has logged anything")
+
+
+def _by_run(all_parts: Iterable[Part]) -> dict[str, list[Part]]:
+    """By id the parts of each run, in the order of time, and the runs in the order they began."""
+    found: dict[str, list[Part]] = {}
+    for part in all_parts:
+        found.setdefault(part.id, []).append(part)
+    for parts in found.values():
+        parts.sort(key=lambda part: (part.opened, part.path, part.number))
+    began = {
+        name: (min(part.content["began"] for part in parts), parts[0].opened, parts[0][:2])
+        for name, parts in found.items()
+    }
+    return {name: found[name] for name in sorted(found, key=lambda name: began[name])}

@@ -1,0 +1,134 @@
+"""A logdict at hand, kept as runs: `logax.save`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+from logax._checks import one_of
+from logax._columns.records import Records
+from logax._columns.rows import is_key_array
+from logax._errors import received
+from logax._files import writable_folder
+from logax._logdict import logdict
+from logax._runs.format import FINISHED
+from logax._runs.writer import Writer
+
+if TYPE_CHECKING:
+    from logax.loggers.sink import Portion, Stream
+
+_LANES = ("split", "group", "together")
+
+
+def save(
+    logs: Mapping[str, Any],
+    path: str | os.PathLike[str],
+    *,
+    name: str | None = None,
+    lanes: str = "split",
+    **info: Any,
+) -> str | list[str]:
+    """Keep a logdict on disk, as a finished run that `logax.load` reads.
+
+    Args:
+      logs: A logdict, or what one is made of.
+      path: The folder, which is made if it is not there; others may write to it.
+      name: What to call the run; of several each has its lane behind that.
+      lanes: What becomes of a logdict with lanes: "split" makes a run of each, "group" the same
+        with a group in common, and "together" one run that has lanes.
+      **info: What is to be known of it: texts, numbers, arrays, lists and dictionaries.
+
+    Returns:
+      The id of the run; where each lane is a run, a list of their ids.
+
+    Raises:
+      TypeError: `logs` is no mapping, or there are no numbers to see, inside a compiled function.
+      ValueError: Its keys differ in their lanes.
+      OSError: The folder cannot be written to.
+    """
+    from logax.loggers._shell.register import Seeds  # noqa: PLC0415 - made of this package
+    from logax.loggers.sink import Stream  # noqa: PLC0415
+
+    one_of("logax.save", "lanes", lanes, _LANES)
+    if not isinstance(logs, Mapping):
+        raise TypeError(f"`logax.save` takes a logdict, and got {received(logs)}.")
+    found = logs if isinstance(logs, logdict) else logdict(logs)
+    found._require("logax.save(logs, path)")
+    columns = found._records()
+    shape = _lanes_of(columns)
+    folder = writable_folder("logax.save", "path", path)
+    given = info if name is None else {"name": name, **info}
+    several = shape if lanes != "together" else ()
+    seeds = Seeds(lambda index: given, several)
+    runs = [seeds.run(index, lanes == "group") for index in range(seeds.number)]
+    if lanes == "together":
+        streams = tuple(Stream(runs[0], lane) for lane in np.ndindex(shape))
+    else:
+        streams = tuple(Stream(run) for run in runs)
+    writer = Writer(folder)
+    try:
+        writer.open(runs)
+        for portion in _portions(columns, streams, shape):
+            writer.write(portion)
+        writer.close(runs, FINISHED)
+    finally:
+        writer.end()
+    return [run.id for run in runs] if several else runs[0].id
+
+
+def _lanes_of(columns: Mapping[str, Records]) -> tuple[int, ...]:
+    """The lanes that keys have in common; some keys may have none."""
+    shapes = {records.lanes: key for key, records in columns.items() if records.lanes}
+    if len(shapes) > 1:
+        (one, a), (two, b) = list(shapes.items())[:2]
+        raise ValueError(
+            f"`logax.save` takes keys with the same lanes: {a!r} has {one}, and {b!r} has {two}. "
+            "Save them one after the other, with `logs.filter(...)`."
+        )
+    return next(iter(shapes), ())
+
+
+def _portions(
+    columns: Mapping[str, Records], streams: Sequence[Stream], lanes: tuple[int, ...]
+) -> Iterator[Portion]:
+    """The records of keys that have their steps, count and sites in common, together."""
+    groups: dict[Any, dict[str, Records]] = {}
+    for key, x in columns.items():
+        steps = tuple((name, id(step)) for name, step in x.steps.items())
+        same = (steps, id(x.count) if x.count is not None else None, x.site, x.length, x.lanes)
+        groups.setdefault(same, {})[key] = x
+    for group in groups.values():
+        yield _portion(group, streams, lanes)
+
+
+def _portion(
+    group: Mapping[str, Records], streams: Sequence[Stream], lanes: tuple[int, ...]
+) -> Portion:
+    from logax.loggers.sink import Portion  # noqa: PLC0415 - made of this package
+
+    first = next(iter(group.values()))
+    count = np.broadcast_to(np.asarray(first.real()), lanes).reshape(-1)
+    length = int(count.max(initial=0)) if first.length is None else first.length
+
+    def flat(x: Any) -> Any:
+        own = x if is_key_array(x) else np.asarray(x)
+        rest = own.shape[first.axis :]
+        if first.lanes != lanes:  # the same for every lane
+            own = (np if isinstance(own, np.ndarray) else jax.numpy).broadcast_to(
+                own, (len(streams), *rest)
+            )
+        return own.reshape(len(streams), *rest)
+
+    real = np.arange(length) < count[:, None]
+    return Portion(
+        tuple(streams),
+        {key: jax.tree.map(flat, x.value) for key, x in group.items()},
+        {name: flat(step) for name, step in first.steps.items()},
+        np.broadcast_to(np.arange(length), (len(streams), length)),
+        None if real.all() else real,
+        "\n".join(first.site),
+    )

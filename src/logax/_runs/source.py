@@ -1,0 +1,241 @@
+"""One file of runs, to read: which runs are in it, and its portions.
+
+What was read of it once is kept: layouts never change, and whether there are new runs or ends is
+seen from the numbers of the last ones. A file that nobody writes, and that looks as it did, is not
+even opened to find its runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sqlite3
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from logax._runs.alive import is_alive
+from logax._runs.database import opened
+from logax._runs.format import CRASHED, FINISHED
+from logax._runs.layouts import Layout, layout_from
+from logax._runs.texts import from_json
+
+_SMALL = 4096  # bytes that are read with the row, whatever is wanted of them
+_FEW = 100  # families that are asked for one by one
+_PORTIONS = (
+    "SELECT number, family, layout, streams, records, ragged, alike, blob, length(data), "
+    f"CASE WHEN length(data) <= {_SMALL} THEN data END FROM portions"
+)
+
+
+class Part(NamedTuple):
+    """A run as one file has it: the whole of it, or from when it was resumed."""
+
+    path: str
+    number: int
+    opened: float
+    guest: bool
+    content: dict[str, Any]
+    info: int
+    machine: int
+    ended: float | None
+    status: str | None
+
+    @property
+    def id(self) -> str:
+        """That of the run."""
+        return str(self.content["id"])
+
+
+class Row(NamedTuple):
+    """One portion, as its row says."""
+
+    number: int
+    family: int
+    layout: int
+    streams: int
+    records: int
+    ragged: int
+    alike: int
+    blob: int
+    length: int
+    data: bytes | None
+
+
+class Member(NamedTuple):
+    """A stream of a run: its place in a family, its lane and its shard."""
+
+    place: int
+    lane: tuple[int, ...]
+    shard: int | None
+    run: int
+
+
+class Source:
+    """One file."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.alive = False
+        self._parts: list[Part] = []
+        self._last: tuple[int, int] | None = None
+        self._seen: tuple[int, ...] | None = None
+        self._layouts: dict[int, Layout] = {}
+
+    @contextlib.contextmanager
+    def look(self) -> Iterator[Look]:
+        """The file, open; RunsError if what is looked at is damaged."""
+        with opened(self.path) as connection:
+            yield Look(self.path, connection, self._layouts)
+
+    def parts(self) -> list[Part]:
+        """All runs, in the order in which they were opened."""
+        self.alive = is_alive(self.path)  # first: what it wrote before it ended is there after that
+        seen = None if self.alive else self._identity()
+        if seen is None or seen != self._seen:
+            with opened(self.path) as connection:
+                self._read(connection)
+            self._seen = seen
+        return self._parts
+
+    def _identity(self) -> tuple[int, ...] | None:
+        with contextlib.suppress(OSError):
+            log = f"{self.path}-wal"
+            found = [os.stat(self.path), *([os.stat(log)] if os.path.exists(log) else [])]
+            return tuple(n for x in found for n in (x.st_ino, x.st_size, x.st_mtime_ns))
+        return None
+
+    def _read(self, connection: sqlite3.Connection) -> None:
+        (runs,) = connection.execute("SELECT max(number) FROM runs").fetchone()
+        (ends,) = connection.execute("SELECT max(number) FROM ends").fetchone()
+        if (runs, ends) == self._last:
+            return
+        found = connection.execute("SELECT run, ended, status FROM ends ORDER BY number")
+        ended = {number: (when, status) for number, when, status in found}
+        rows = connection.execute(
+            "SELECT number, opened, guest, content, info, machine FROM runs ORDER BY number"
+        )
+        self._parts = [
+            _part(self.path, row, *ended.get(row[0], (None, None))) for row in rows.fetchall()
+        ]
+        self._last = runs, ends
+
+
+def _part(path: str, row: Sequence[Any], ended: Any, status: Any) -> Part:
+    number, opened_at, guest, content, info, machine = row
+    found = json.loads(content)
+    kinds: dict[str, Any] = {
+        "id": str,
+        "name": str,
+        "group": (str, type(None)),
+        "lane": list,
+        "lanes": (int, type(None)),
+        "began": (int, float),
+        "resumed": bool,
+    }
+    fits = isinstance(found, dict) and found.keys() == kinds.keys()
+    if not (
+        fits
+        and all(isinstance(found[name], kind) for name, kind in kinds.items())
+        and all(type(index) is int for index in found["lane"])
+        and all(type(x) is int for x in (guest, info, machine))
+        and isinstance(opened_at, float)
+        and (ended is None or (isinstance(ended, float) and status in (FINISHED, CRASHED)))
+    ):
+        raise ValueError("a row of its runs is damaged")
+    return Part(path, number, opened_at, bool(guest), found, info, machine, ended, status)
+
+
+class Look:
+    """A file while it is open."""
+
+    def __init__(
+        self, path: str, connection: sqlite3.Connection, layouts: dict[int, Layout]
+    ) -> None:
+        self.path, self.connection, self._layouts = path, connection, layouts
+
+    def text(self, number: int) -> dict[str, Any]:
+        """What was given to a run."""
+        row = self.connection.execute("SELECT content FROM texts WHERE number = ?", (number,))
+        found = from_json(_one(row.fetchone(), "a text"))
+        if not isinstance(found, dict):
+            raise ValueError("a text of it says nothing of a run")
+        return found
+
+    def layout(self, number: int) -> Layout:
+        """What records look like."""
+        if number not in self._layouts:
+            row = self.connection.execute("SELECT content FROM layouts WHERE number = ?", (number,))
+            self._layouts[number] = layout_from(_one(row.fetchone(), "a layout"))
+        return self._layouts[number]
+
+    def members(self, runs: Collection[int]) -> dict[int, list[Member]]:
+        """By family, the streams of some runs, in the order of their places."""
+        select = "SELECT run, family, place, lane, shard FROM streams"
+        if len(runs) > _FEW:
+            rows = [row for row in self.connection.execute(select) if row[0] in runs]
+        else:
+            found = [self.connection.execute(f"{select} WHERE run = ?", (run,)) for run in runs]
+            rows = [row for each in found for row in each]
+        families: dict[int, list[Member]] = {}
+        lanes: dict[str, tuple[int, ...]] = {}
+        for run, family, place, lane, shard in rows:
+            if lane not in lanes:
+                lanes[lane] = _lane(lane)
+            if not (_whole(place) and (shard is None or _whole(shard))):
+                raise ValueError("a row of its streams is damaged")
+            families.setdefault(family, []).append(Member(place, lanes[lane], shard, run))
+        for members in families.values():
+            members.sort(key=lambda member: member.place)
+        return families
+
+    def layouts(self) -> list[Layout]:
+        """Those of all runs."""
+        rows = self.connection.execute("SELECT number FROM layouts ORDER BY number")
+        return [self.layout(number) for (number,) in rows.fetchall()]
+
+    def layouts_of(self, families: Collection[int]) -> list[Layout]:
+        """The layouts that portions of these families have, in the order in which they came."""
+        first: dict[int, int] = {}
+        for row in self._of_families("SELECT number, family, layout FROM portions", families):
+            first.setdefault(row[2], row[0])
+        return [self.layout(number) for number in sorted(first, key=lambda n: first[n])]
+
+    def portions(self, families: Collection[int]) -> list[Row]:
+        """The portions of these families, in the order in which they came."""
+        rows = [Row(*row) for row in self._of_families(_PORTIONS, families)]
+        for row in rows:
+            if not all(map(_whole, row[:9])) or row.streams == 0:
+                raise ValueError("a row of its portions is damaged")
+        return rows
+
+    def last_written(self, families: Collection[int]) -> float | None:
+        """When the last of their records were."""
+        rows = self._of_families("SELECT number, family, written FROM portions", families)
+        return max((row[2] for row in rows if isinstance(row[2], float)), default=None)
+
+    def _of_families(self, select: str, families: Collection[int]) -> list[Any]:
+        if len(families) > _FEW:
+            rows = [row for row in self.connection.execute(select) if row[1] in families]
+        else:
+            where = f"{select} WHERE family = ?"
+            found = [self.connection.execute(where, (family,)) for family in families]
+            rows = [row for each in found for row in each]
+        return sorted(rows, key=lambda row: row[0])
+
+
+def _one(row: Any, what: str) -> str:
+    if row is None or not isinstance(row[0], str):
+        raise ValueError(f"{what} of it is missing")
+    return row[0]
+
+
+def _whole(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 2**62
+
+
+def _lane(text: Any) -> tuple[int, ...]:
+    lane = json.loads(text) if isinstance(text, str) else None
+    if not (isinstance(lane, list) and len(lane) <= 32 and all(map(_whole, lane))):
+        raise ValueError("a lane of it is none")
+    return tuple(lane)

@@ -1,0 +1,118 @@
+"""How runs print: short, one line for each."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from logax._columns.rows import shape_name
+from logax._resting.structure import Node, children_of
+from logax._runs.layouts import Key
+
+if TYPE_CHECKING:
+    from logax._runs.run import Run
+
+_MOST_ROWS = 20
+_MOST_KEYS = 30
+_WIDEST = 40
+
+
+def of_runs(path: str, rows: Sequence[Sequence[str]], total: int) -> str:
+    """A table of some of the runs: id, name, status, when it began and how long it took."""
+    if not total:
+        return f"No runs in {path}."
+    head = [f"{total} run{'s' if total > 1 else ''} in {path}"]
+    titles = ("id", "name", "status", "began", "lasted")
+    lines = _aligned([titles, *rows])
+    if total > len(rows):
+        half = len(rows) // 2 + 1
+        lines = [*lines[:half], f"... {total - len(rows)} more", *lines[half:]]
+    return "\n".join(head + lines)
+
+
+def shown(total: int) -> list[int]:
+    """Which of so many rows a table shows: the first and the last."""
+    if total <= _MOST_ROWS:
+        return list(range(total))
+    return [*range(_MOST_ROWS // 2), *range(total - _MOST_ROWS // 2, total)]
+
+
+def row(run: Run) -> list[str]:
+    """What a table says of a run."""
+    status, began, ended = run.status, run.began, run.ended
+    lasted = "" if ended is None else span(ended - began)
+    return [run.id, "" if run.name == run.id else run.name, status, moment(began), lasted]
+
+
+def of_run(run: Run, keys: Sequence[Key]) -> str:
+    """A run, and what its keys look like."""
+    identity, name, status, began, lasted = row(run)
+    called = f" {short(name)}" if name else ""
+    took = f", lasted {lasted}" if lasted else ""
+    lines = [f"run {identity}{called}: {status}, began {began}{took}"]
+    lines += [f"  {short(key.name)}: {form(key)}" for key in keys[:_MOST_KEYS]]
+    if len(keys) > _MOST_KEYS:
+        lines.append(f"  ... and {len(keys) - _MOST_KEYS} keys more")
+    return "\n".join(lines)
+
+
+def form(key: Key, lanes: int = 0) -> str:
+    """What one record of a key is."""
+    arrays = iter([shape_name(leaf.kind.name, leaf.shape) for leaf in key.leaves])
+    leaves = (f"{show} of {_several(arrays, show)}" if show else next(arrays) for show in key.shows)
+    text = short(_tree(key.outline, leaves), 2 * _WIDEST)
+    return text + (f" with {lanes} axes of lanes" if lanes else "")
+
+
+def _several(arrays: Iterator[str], show: str) -> str:
+    first = next(arrays)
+    if show == "histogram":
+        next(arrays), next(arrays)
+    return first
+
+
+def _tree(node: Node, leaves: Iterator[str]) -> str:
+    if node[0] == "leaf":
+        return next(leaves)
+    if node[0] == "none":
+        return "None"
+    parts = [(key, _tree(child, leaves)) for key, child in children_of(node)]
+    if node[0] in ("dict", "namespace"):
+        return "{" + ", ".join(f"{key}: {part}" for key, part in parts) + "}"
+    return "(" + ", ".join(part for _, part in parts) + ")"
+
+
+def short(text: str, most: int = _WIDEST) -> str:
+    """A text on one line and not too long, whatever is in it."""
+    plain = text if text.isprintable() else repr(text)
+    return plain if len(plain) <= most else plain[: most - 3] + "..."
+
+
+def moment(seconds: float) -> str:
+    """A time, in words of the place where one is."""
+    try:
+        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
+    except (OverflowError, ValueError, OSError):  # of a file that says something absurd
+        return "?"
+
+
+def span(seconds: Any) -> str:
+    """How long something took."""
+    if not 0 <= seconds < 1e9:
+        return "?"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}"
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    cells = [[short(cell) for cell in row] for row in rows]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(cells[0]))]
+    used = [at for at in range(len(widths)) if any(row[at] for row in cells[1:])]
+    return [
+        "  " + "  ".join(row[column].ljust(widths[column]) for column in used).rstrip()
+        for row in cells
+    ]

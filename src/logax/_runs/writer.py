@@ -1,0 +1,109 @@
+"""The way of records into a folder: one writer, one file, one process.
+
+The file is made when there is something to write. In a process that was forked, the writer lets the
+file of its parent be, and makes one of its own; so it does where somebody has removed its file.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import time
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from logax._runs.file import RunsFile
+from logax._runs.journal import Entry
+from logax._runs.packed import Layouts, Packed
+
+if TYPE_CHECKING:
+    from logax.loggers.sink import Portion, RunInfo
+
+
+class Writer:
+    """Writes runs to a new file in a folder, in the order of calls. Not for several threads.
+
+    Its methods raise an OSError where the disk refuses.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self._file: RunsFile | None = None
+        self._running: dict[RunInfo, None] = {}
+        self._layouts = Layouts()
+
+    def open(self, runs: Sequence[RunInfo]) -> None:
+        """Runs begin."""
+        if self._is_of_parent():
+            self._abandon()
+        new = dict.fromkeys(runs)
+        is_new = self._file is None
+        self._running |= new
+        self._add_runs(self._own(), () if is_new else new)  # a new file has them already
+
+    def write(self, portion: Portion) -> None:
+        """Take records."""
+        if not portion.values:
+            return
+        packed = Packed(portion, *self._layouts.of(portion))
+        file = self._own()
+        do = functools.partial(file.add_portion, packed)
+        file.journal.add(Entry(do, packed.number, packed.size))
+
+    def close(self, runs: Sequence[RunInfo], status: str) -> None:
+        """Runs have ended."""
+        file = self._own()
+        for run in runs:
+            self._running.pop(run, None)
+        do = functools.partial(file.add_ends, tuple(runs), time.time(), status)
+        file.journal.add(Entry(do))
+
+    def flush(self) -> None:
+        """Make all of it safe."""
+        file = self._file
+        if file is None or self._is_of_parent():
+            return
+        file.journal.commit()
+        if not file.is_there():
+            self._replace(file)
+
+    def end(self) -> None:
+        """Leave a file that is whole, and nothing beside it."""
+        if self._file is None or self._is_of_parent():
+            return
+        self.flush()
+        file, self._file = self._file, None
+        file.end()
+
+    def _own(self) -> RunsFile:
+        """The file of this process."""
+        if self._is_of_parent():
+            self._abandon()
+        if self._file is None:
+            self._file = RunsFile(self._folder)
+            self._add_runs(self._file, self._running)
+        return self._file
+
+    def _is_of_parent(self) -> bool:
+        return self._file is not None and self._file.process != os.getpid()
+
+    def _abandon(self) -> None:
+        self._file = None
+        self._running.clear()  # those are for the other process to end
+
+    @staticmethod
+    def _add_runs(file: RunsFile, runs: Iterable[RunInfo]) -> None:
+        now = time.time()
+        for run in runs:
+            file.journal.add(Entry(functools.partial(file.add_run, run, now)))
+
+    def _replace(self, lost: RunsFile) -> None:
+        """Go on in a new file, and say so."""
+        lost.close()
+        self._file = None
+        file = self._own()
+        file.journal.commit()
+        raise FileNotFoundError(
+            f"`SaveLogger` wrote to {lost.path}, which somebody has removed. The "
+            f"{lost.journal.safe} records in it are lost; what comes now goes to {file.path}."
+        )

@@ -1,0 +1,79 @@
+"""Runs on disk: `SaveLogger`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from logax._files import writable_folder
+from logax._runs.runs import Runs
+from logax._runs.writer import Writer
+from logax.loggers._shell.logger import Logger
+from logax.loggers.sink import Portion, RunInfo, Sink
+
+
+class SaveLogger(Logger):
+    """Keeps runs on disk, in a folder that `logax.load` reads, also while it is being written.
+
+        logger = SaveLogger("runs")
+        with logger.run(name="first", rate=0.1) as state:
+            weights = logger.tap(train, state)(key)
+
+        logax.load("runs").find("first")["loss"]
+
+    Each process writes one SQLite file of its own, so that any number of them may share a folder;
+    one that is forked makes another. What was flushed, about once a second, survives whatever
+    happens to the process. Where the disk is full the error says what is safe; the rest waits in
+    memory, and is written when there is room.
+
+    Args:
+      path: The folder. It is made, with those above it, if it is not there.
+      lanes: What becomes of seeds; see `Logger`.
+
+    Raises:
+      NotADirectoryError: `path` is a file.
+      PermissionError: The folder may not be written to.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, lanes: str = "split") -> None:
+        super().__init__(SaveSink(path), lanes=lanes)
+
+
+class SaveSink(Sink):
+    """The folder of a `SaveLogger`."""
+
+    takes_lanes = True
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = writable_folder("SaveLogger", "path", path)
+        self._writer = Writer(self.path)
+
+    def open(self, runs: Sequence[RunInfo]) -> None:
+        """Write what is known of the runs."""
+        self._writer.open(runs)
+
+    def write(self, portion: Portion) -> None:
+        """Write records; they are safe after `flush`."""
+        self._writer.write(portion)
+
+    def flush(self) -> None:
+        """Make all that was written safe, and seen by readers."""
+        self._writer.flush()
+
+    def close(self, runs: Sequence[RunInfo], status: str) -> None:
+        """Write how the runs ended."""
+        self._writer.close(runs, status)
+
+    def end(self) -> None:
+        """Leave one file that is whole."""
+        self._writer.end()
+
+    def find(self, run: str) -> str:
+        """The id of an earlier run in the folder, given its id, its beginning, or its name."""
+        found = Runs(self.path).find(run)
+        if found.status == "running":
+            raise ValueError(
+                f"`SaveLogger.run` cannot resume the run {found.id}, which a process still writes. "
+                "Let it finish first; records of two writers have no order."
+            )
+        return found.id

@@ -1,0 +1,357 @@
+"""Runs under real processes: killed, forked, side by side, on a full disk, without permission."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import logax
+from logax.loggers.save import SaveSink
+from logax.loggers.sink import Portion, RunInfo
+from storage_processes import run, start, ways
+
+BEGIN = """
+import numpy as np
+import logax
+from logax.loggers.save import SaveSink
+from logax.loggers.sink import Portion, RunInfo
+
+def portion(run, number, size):
+    return Portion.of([run], {"x": np.full((1, 3, size), number), "n": np.full((1, 3), number)},
+                      step=np.arange(number * 3, number * 3 + 3)[None])
+"""
+WRITES = (
+    BEGIN
+    + """
+name, size, most = arguments
+sink, run = SaveSink(folder), RunInfo(name, name, began=time.time())
+sink.open([run])
+for number in range(most):
+    sink.write(portion(run, number, size))
+    if number % 3 == 2:
+        sink.flush()
+        print(number, flush=True)
+signal.pause()
+"""
+)
+
+
+def check(run: Any, size: int) -> int:
+    """How many portions there are: the first ones, none is missing and none wrong."""
+    logs = run.logs
+    assert logs.count["x"] == logs.count["n"]
+    number, rest = divmod(int(logs.count["n"]), 3)
+    assert rest == 0
+    np.testing.assert_array_equal(logs["n"], np.repeat(np.arange(number), 3))
+    np.testing.assert_array_equal(
+        logs["x"], np.repeat(np.arange(number), 3)[:, None] * np.ones(size)
+    )
+    np.testing.assert_array_equal(logs.step["x"], np.arange(number * 3))
+    return number
+
+
+# Killed.
+
+
+def kill_at_random(folder: Path, times: int, seed: int) -> None:
+    chance = random.Random(seed)
+    for number in range(times):
+        name, size = f"run-{number}", chance.choice([2, 2**12, 2**17])
+        child = start(WRITES, folder, name, size, 10**9)
+        said = [int(child.line()) for _ in range(chance.choice([1, 1, 2, 3 if size > 2 else 40]))]
+        time.sleep(chance.random() * 0.02)  # the moment of death is not to be that of a flush
+        child.kill(signal.SIGKILL)
+        code, rest, errors = child.finish()
+        assert (code, errors) == (-signal.SIGKILL, "")
+        said += [int(line) for line in rest.splitlines()]
+        runs = logax.load(folder)
+        assert runs[name].status == "crashed"
+        assert check(runs[name], size) >= said[-1] + 1
+        assert list(runs) == [f"run-{i}" for i in range(number + 1)]
+
+
+def test_whatever_was_flushed_survives_a_kill_and_others_write_on(tmp_path: Path) -> None:
+    kill_at_random(tmp_path, 4, 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(10))
+def test_whatever_was_flushed_survives_ten_kills_of_a_hundred(tmp_path: Path, seed: int) -> None:
+    kill_at_random(tmp_path, 10, seed)
+
+
+# Side by side.
+
+
+def test_two_processes_write_beside_each_other_while_a_reader_follows(tmp_path: Path) -> None:
+    children = [start(WRITES, tmp_path, name, 200, 60) for name in ("a", "b")]
+    first = [child.line() for child in children]
+    assert first == ["2", "2"]
+    runs = logax.load(tmp_path)
+    seen = {"a": 0, "b": 0}
+    for _ in range(19):
+        for name, child in zip(seen, children, strict=True):
+            flushed = int(child.line()) + 1
+            number = check(runs[name], 200)
+            assert number >= max(flushed, seen[name])
+            seen[name] = number
+            assert runs[name].status == "running"
+        assert len(runs["n"]) == 2
+    assert len(list(tmp_path.glob("*.sqlite"))) == 2
+    for child in children:
+        child.kill()
+        assert child.finish()[0] == -signal.SIGKILL
+    assert [each.status for each in runs.values()] == ["crashed", "crashed"]
+
+
+def test_a_writer_that_ends_while_somebody_reads_leaves_everything_readable(tmp_path: Path) -> None:
+    program = (
+        BEGIN
+        + """
+    sink, run = SaveSink(folder), RunInfo("a", "a")
+    sink.open([run])
+    for number in range(40):
+        sink.write(portion(run, number, 10))
+        sink.flush()
+        print(number)
+    sink.close([run], "finished")
+    sink.end()
+    """.replace("\n    ", "\n")
+    )
+    child = start(program, tmp_path)
+    assert child.line() == "0"
+    runs = logax.load(tmp_path)
+    while runs["a"].status == "running":
+        check(runs["a"], 10)
+    assert child.finish()[::2] == (0, "")
+    assert runs["a"].status == "finished"
+    assert check(runs["a"], 10) == 40
+
+
+# Forked.
+
+
+def test_a_forked_child_writes_a_file_of_its_own_to_the_same_run(tmp_path: Path) -> None:
+    code, said, errors = run(
+        BEGIN
+        + """
+warnings.simplefilter("ignore")
+sink, run = SaveSink(folder), RunInfo("a", "a", began=1.0)
+sink.open([run])
+sink.write(portion(run, 0, 2))
+sink.flush()
+sink.write(portion(run, 1, 2))  # not flushed: it is for the parent to do
+pid = os.fork()
+if not pid:
+    child = RunInfo("child", "child", began=2.0)
+    sink.open([child])
+    sink.write(portion(child, 0, 2))
+    sink.write(portion(run, 5, 2))
+    sink.close([child], "finished")
+    sink.flush()
+    sink.end()
+    sys.exit(0)
+assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+print(logax.load(folder)["a"].status)
+for _ in range(2):
+    pid = os.fork()
+    if not pid:
+        sink.flush() if _ else sink.end()
+        sys.exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+sink.write(portion(run, 2, 2))
+sink.close([run], "finished")
+sink.end()
+""",
+        tmp_path,
+    )
+    assert (code, said, errors) == (0, "running\n", "")
+    runs = logax.load(tmp_path)
+    assert [(each.id, each.status, each.resumed) for each in runs.values()] == [
+        ("a", "finished", 0),
+        ("child", "finished", 0),
+    ]
+    assert runs["a"]["n"].tolist() == [0] * 3 + [1] * 3 + [2] * 3 + [5] * 3
+    assert runs["child"]["n"].tolist() == [0] * 3
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_child_that_outlives_its_parent_does_not_make_it_look_alive(tmp_path: Path) -> None:
+    child = start(
+        BEGIN
+        + """
+warnings.simplefilter("ignore")
+sink, run = SaveSink(folder), RunInfo("a", "a")
+sink.open([run])
+sink.flush()
+pid = os.fork()
+if not pid:
+    signal.pause()
+print(pid)
+signal.pause()
+""",
+        tmp_path,
+    )
+    grandchild = int(child.line())
+    try:
+        assert logax.load(tmp_path)["a"].status == "running"
+        child.kill()
+        # Its output stays open in the other one, so that this waits for its end alone.
+        assert child._wait(child.pid) == -signal.SIGKILL
+        assert logax.load(tmp_path)["a"].status == "crashed"
+    finally:
+        os.kill(grandchild, signal.SIGKILL)
+        child.out.close()
+        child.errors.close()
+
+
+# A full disk.
+
+
+@pytest.mark.parametrize("size", [2, 2**12])
+def test_a_full_disk_is_told_and_what_waits_is_written_when_there_is_room(
+    tmp_path: Path, size: int
+) -> None:
+    for way in ways():
+        folder = tmp_path / way
+        folder.mkdir()
+        code, said, errors = run(
+            BEGIN
+            + """
+way, size = arguments
+disk(way, folder)
+sink, run = SaveSink(folder), RunInfo("a", "a")
+sink.open([run])
+sink.write(portion(run, 0, size))
+sink.flush()
+fill(way, folder, 2**17)
+number = 0
+try:
+    while True:
+        number += 1
+        sink.write(portion(run, number, size))
+        sink.flush()
+except OSError as error:
+    print(error)
+    print(error.errno, len(logax.load(folder)["a"]["n"]))
+for again in range(2):
+    number += 1
+    try:
+        sink.write(portion(run, number, size))
+        sink.flush()
+    except OSError:
+        print("again")
+make_room(way, folder)
+number += 1
+sink.write(portion(run, number, size))
+sink.close([run], "finished")
+sink.end()
+found = logax.load(folder)["a"]
+expected = np.repeat(np.arange(number + 1), 3)
+print(found.status, found["n"].tolist() == expected.tolist(),
+      (found["x"] == expected[:, None]).all(), found["x"].shape == (len(expected), size))
+""",
+            folder,
+            way,
+            size,
+        )
+        assert (code, errors) == (0, ""), errors
+        message, safe, *again, last = said.splitlines()
+        number, records = safe.split()
+        assert number in ("28", "5")
+        assert (
+            f"The {records} records that were written before are safe; 3 wait in memory" in message
+        )
+        assert "`SaveLogger` could not write to " in message
+        assert len(again) <= 2
+        assert last == "finished True True True"
+
+
+def test_no_room_for_a_new_file_is_told_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    code, said, errors = run(
+        BEGIN
+        + """
+sink, run = SaveSink(folder), RunInfo("a", "a")
+fill("limit", folder, 4096)
+try:
+    sink.open([run])
+except OSError as error:
+    print(error)
+print(os.listdir(folder))
+make_room("limit", folder)
+sink.write(portion(run, 0, 2))
+sink.close([run], "finished")
+sink.end()
+print(logax.load(folder)["a"].status)
+""",
+        tmp_path,
+    )
+    assert (code, errors) == (0, ""), errors
+    message, left, status = said.splitlines()
+    assert message.startswith(f"`SaveLogger` could not make a file in {tmp_path}: ")
+    assert (left, status) == ("[]", "finished")
+
+
+def test_a_file_that_somebody_removes_is_told_and_another_goes_on(tmp_path: Path) -> None:
+    sink, info = SaveSink(tmp_path / "runs"), RunInfo("a", "a")
+    sink.open([info])
+    sink.write(Portion.of([info], {"x": np.zeros((1, 4))}))
+    sink.flush()
+    for each in (tmp_path / "runs").iterdir():
+        each.unlink()
+    (tmp_path / "runs").rmdir()
+    sink.write(Portion.of([info], {"x": np.ones((1, 2))}))
+    with pytest.raises(FileNotFoundError, match=r"removed\. The 6 records in it are lost"):
+        sink.flush()
+    sink.write(Portion.of([info], {"x": np.ones((1, 3))}))
+    sink.close([info], "finished")
+    sink.end()
+    found = logax.load(tmp_path / "runs")["a"]
+    assert (found.status, found["x"].tolist()) == ("finished", [1, 1, 1])
+
+
+# Permission.
+
+
+def test_folders_that_may_not_be_written_are_told_and_can_be_read() -> None:
+    with tempfile.TemporaryDirectory() as name:  # pytest's own others may not even enter
+        folder = Path(name)
+        folder.chmod(0o755)
+        sink, info = SaveSink(folder / "runs"), RunInfo("a", "a")
+        sink.open([info])
+        sink.write(Portion.of([info], {"x": np.arange(3)[None]}))
+        sink.close([info], "finished")
+        sink.end()
+        for each in (*(folder / "runs").iterdir(), folder / "runs", folder):
+            each.chmod(each.stat().st_mode & 0o555)
+        code, said, errors = run(
+            BEGIN
+            + """
+if os.geteuid() == 0:
+    os.setuid(65534)
+for path in (folder / "runs", folder / "new" / "er"):
+    try:
+        SaveSink(path)
+    except PermissionError as error:
+        print(error)
+run = logax.load(folder / "runs")["a"]
+print(run.status, run["x"])
+""",
+            folder,
+        )
+        for each in (folder, folder / "runs"):
+            each.chmod(0o755)
+    assert (code, errors) == (0, ""), errors
+    assert said.splitlines() == [
+        f"`SaveLogger` may not write to the folder {name}/runs.",
+        f"`SaveLogger` may not make the folder {name}/new/er.",
+        "finished [0 1 2]",
+    ]
