@@ -1,0 +1,165 @@
+"""A board as lines for a terminal: a heading, a line for each key, and what does not fit.
+
+Where the terminal is narrow, first the sparkline is made shorter, then the least and greatest, the
+sparkline and the mean are left out, and keys are cut.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any, Literal, NamedTuple
+
+from rich.cells import cell_len
+from rich.console import Console, Group
+from rich.table import Table
+from rich.text import Text
+
+from logax.loggers._console import words
+from logax.loggers._console.board import Board
+from logax.loggers._console.heading import status, who
+from logax.loggers._console.summary import Summary
+
+SPARKLINES = (24, 12)
+GAP = 2
+LEAST_KEY = 12
+_STYLES = {"running": "yellow", "finished": "green", "crashed": "bold red"}
+
+
+class Fixed(NamedTuple):
+    """A column of the table: its heading and a text for each key."""
+
+    heading: str
+    cells: list[str]
+
+    @property
+    def width(self) -> int:
+        """In cells of the terminal."""
+        return max(map(cell_len, [self.heading, *self.cells]))
+
+
+def lines(
+    console: Console, board: Board, size: tuple[int, int], times: list[str], glyphs: words.Glyphs
+) -> list[str]:
+    """The lines of a board, for a terminal of this size, with the codes that color them."""
+    width, height = size
+    console.size = (max(width, 1), max(height, 1))
+    with console.capture() as drawn:
+        console.print(picture(board, width, height, times, glyphs))
+    return drawn.get().rstrip("\n").split("\n")
+
+
+def picture(board: Board, width: int, height: int, times: list[str], glyphs: words.Glyphs) -> Group:
+    """The same as something to print with rich."""
+    title = _title(board, times, glyphs)
+    rows = board.rows()
+    every = board.keys(rows)
+    room = height - 3  # a line for the heading, one for the names, and one that stays free
+    if room < min(len(every), 2):
+        return Group(title)
+    shown = every if len(every) <= room else every[: room - 1]
+    parts: list[Any] = [title]
+    if shown:
+        parts.append(_table([(key, board.summary(key, rows)) for key in shown], width, glyphs))
+    if len(shown) < len(every):
+        more = f"{glyphs.ellipsis} and {len(every) - len(shown)} more keys"
+        parts.append(Text(more, style="dim", no_wrap=True, overflow=_overflow(glyphs)))
+    return Group(*parts)
+
+
+def _title(board: Board, times: list[str], glyphs: words.Glyphs) -> Text:
+    at = words.step(board.reached(board.rows()), board.step_name)
+    how = status(board.status.values())
+    worst = next((word for word in ("crashed", "running") if word in how), how)
+    title = Text(no_wrap=True, overflow=_overflow(glyphs))
+    title.append(who(board, list(board.status), glyphs), style="bold")
+    title.append(f" {glyphs.dot} ", style="dim").append(how, style=_STYLES.get(worst, ""))
+    for part in filter(None, [words.plain(at, glyphs), *times]):
+        title.append(f" {glyphs.dot} ", style="dim").append(part)
+    return title
+
+
+def _table(shown: list[tuple[str, Summary]], width: int, glyphs: words.Glyphs) -> Table:
+    names = [words.plain(key, glyphs) for key, _ in shown]
+    suffixes = [one.suffix for _, one in shown]
+    key = Fixed("key", [name + suffix for name, suffix in zip(names, suffixes, strict=True)])
+    columns, key_width = _chosen([one for _, one in shown], width, key, glyphs)
+    table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="dim")
+    table.add_column("key", style="cyan", no_wrap=True, overflow="crop", width=key_width)
+    for column in columns:
+        right = column.heading not in ("history", "nonfinite")
+        table.add_column(
+            column.heading, no_wrap=True, justify="right" if right else "left", width=column.width
+        )
+    for index, (name, suffix, (_, one)) in enumerate(zip(names, suffixes, shown, strict=True)):
+        cells = [Text(column.cells[index], style=_style(column.heading, one)) for column in columns]
+        table.add_row(_fitted(name, suffix, key_width, glyphs), *cells)
+    return table
+
+
+def _chosen(
+    shown: list[Summary], width: int, key: Fixed, glyphs: words.Glyphs
+) -> tuple[list[Fixed], int]:
+    """The columns that there is room for, and the width of the keys."""
+    columns: list[Fixed] = []
+    for columns in _choices(shown, glyphs):
+        rest = width - sum(column.width + GAP for column in columns)
+        if rest >= min(key.width, LEAST_KEY):
+            return columns, min(key.width, rest)
+    return columns, max(min(key.width, rest), 1)
+
+
+def _choices(shown: list[Summary], glyphs: words.Glyphs) -> Any:
+    """From all columns to few."""
+    bad = [one.nonfinite for one in shown]
+    parts = {
+        "last": Fixed("last", [_last(one, glyphs) for one in shown]),
+        "mean": Fixed("mean", [words.spread(one.mean, glyphs) for one in shown]),
+        "min": Fixed("min", [_bound(one.low) for one in shown]),
+        "max": Fixed("max", [_bound(one.high) for one in shown]),
+    }
+    ends = {
+        size: Fixed("history", [words.sparkline(one.history, size, glyphs) for one in shown])
+        for size in SPARKLINES
+    }
+    nonfinite = [Fixed("nonfinite", [str(n) if n else "" for n in bad])] if any(bad) else []
+    wide, narrow = (ends[size] for size in SPARKLINES)
+    every = [parts["last"], parts["mean"], parts["min"], parts["max"], *nonfinite]
+    yield [*every, wide]
+    yield [*every, narrow]
+    yield [parts["last"], parts["mean"], *nonfinite, narrow]
+    yield [parts["last"], parts["mean"], *nonfinite]
+    yield [parts["last"], *nonfinite]
+    yield [parts["last"]]
+
+
+def _last(one: Summary, glyphs: words.Glyphs) -> str:
+    return one.remark or words.spread(one.last, glyphs)
+
+
+def _bound(x: float) -> str:
+    return words.number(x) if math.isfinite(x) else ""
+
+
+def _style(heading: str, one: Summary) -> str:
+    if heading == "nonfinite":
+        return "bold red"
+    if heading == "last":
+        return "bold red" if one.last is not None and one.last.nonfinite else "bold"
+    return "green" if heading == "history" else ""
+
+
+def _fitted(name: str, suffix: str, width: int, glyphs: words.Glyphs) -> Text:
+    """A key with what stands after it, cut where it is too long for its column."""
+    room = width - len(suffix)
+    if cell_len(name) > room >= 4:
+        widths = itertools.accumulate(map(cell_len, name))
+        name = (
+            "".join(letter for letter, end in zip(name, widths, strict=True) if end < room)
+            + glyphs.ellipsis
+        )
+    return Text(name + suffix, no_wrap=True, overflow=_overflow(glyphs))
+
+
+def _overflow(glyphs: words.Glyphs) -> Literal["crop", "ellipsis"]:
+    return "crop" if glyphs.is_ascii else "ellipsis"

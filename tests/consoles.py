@@ -1,0 +1,40 @@
+"""What the tests of the console share: a clock, runs, columns and texts that mean harm."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from logax.loggers.sink import RunInfo
+
+
+class Clock:
+    """Time that passes when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def run(name: str, **more: Any) -> RunInfo:
+    return RunInfo(f"id-{name}", name, **more)
+
+
+def column(*numbers: float) -> Any:
+    """Records of one stream."""
+    return np.asarray([numbers], np.float32)
+
+
+HOSTILE = [
+    "a\nb",
+    "\x1b[2J\x1b]0;owned\x07",
+    "[bold red]x[/]",
+    "\u202egnp.exe",
+    "\ud800",
+    "x" * 1_000_000,
+    "\r\t\x00\x9b1m",
+    ":smile: {0} %s",
+]
