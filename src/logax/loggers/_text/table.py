@@ -1,0 +1,55 @@
+"""A table of comma-separated values, read as far as it takes to add to it.
+
+Python's own reader refuses fields of more than 128 KiB unless a limit is raised for the whole
+process; names of keys and arrays may be longer.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+_FIELD = re.compile(r'(?:"([^"]*(?:""[^"]*)*)"|([^,]*))(,|\Z)')
+_SPECIAL = re.compile(r'[,"\r\n]|\A\s|\s\Z')
+
+
+def records(lines: Iterable[bytes]) -> Iterator[bytes]:
+    """Whole records: a line that ends within quotes goes on. The last may lack its newline."""
+    parts: list[bytes] = []
+    quotes = 0
+    for line in lines:
+        quotes += line.count(b'"')
+        if not parts and quotes % 2 == 0:
+            yield line
+            continue
+        parts.append(line)
+        if quotes % 2 == 0:
+            yield b"".join(parts)
+            parts = []
+    if parts:
+        yield b"".join(parts)
+
+
+def fields(record: bytes) -> list[str]:
+    """The fields of a record."""
+    text = record.decode("utf-8-sig", "replace")
+    text = text.removesuffix("\n").removesuffix("\r")
+    found, place = [], 0
+    while match := _FIELD.match(text, place):
+        quoted, plain, comma = match.groups()
+        found.append(plain if quoted is None else quoted.replace('""', '"'))
+        place = match.end()
+        if not comma:
+            break
+    return found
+
+
+def widened(record: bytes, more: int) -> bytes:
+    """A record with so many empty fields more, and a newline."""
+    bare = record.removesuffix(b"\n").removesuffix(b"\r")
+    return bare + b"," * more + b"\n" if bare else record
+
+
+def field(text: str) -> str:
+    """A text as a field: in quotes, where it needs them."""
+    return '"' + text.replace('"', '""') + '"' if _SPECIAL.search(text) else text

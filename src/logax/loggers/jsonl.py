@@ -1,0 +1,199 @@
+"""Records as lines of JSON in one file."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from logax.loggers._search import given_name, one_run
+from logax.loggers._shell.logger import Logger
+from logax.loggers._text.cells import as_json, encoded
+from logax.loggers._text.files import append, locked, telling_loss, whole_lines, writable
+from logax.loggers._text.gathered import Gathered
+from logax.loggers._text.rows import Rows
+from logax.loggers.sink import Portion, RunInfo, Sink, Stream
+
+_NAME = "JSONLLogger"
+_LONGEST_FOREIGN = 2**20  # bytes of a first line that some other program wrote
+
+
+class JSONLLogger(Logger):
+    """Writes one JSON object a line to one file, a line for each record.
+
+        logger = JSONLLogger("runs.jsonl")
+        with logger.run(name="first", rate=0.1) as state:
+            weights = logger.tap(train, state)(key)
+
+        table = pandas.read_json("runs.jsonl", lines=True, precise_float=True)
+        records = table[table["event"].isna()]
+
+    **A record** is flat: `{"run": id, "step": 3, "loss": 0.25, "grad/w": [0.5, 1.0]}`. `run` is the
+    id; `lane` (a list of indices) and `shard` are there only where a run has lanes or shards. Then
+    come the steps, and the leaves by their flat names, and only what this record has. Floats have
+    as few digits as their own type needs: read as that type they are the same numbers. Not finite
+    ones are `NaN`, `Infinity` and `-Infinity`, which Python and pandas read. Arrays are nested
+    lists, a complex number is `{"real": 1.0, "imag": 2.0}`, a PRNG key the list of its bits, a
+    `Histogram` an object of `counts`, `edges` and `nonfinite`, an `Image` one of `pixels`.
+
+    **Names.** A key or step called `run`, `lane`, `shard` or `event` has an underscore behind it;
+    so has a key where a step of the same record has its name: `step` is the step, `step_` the key.
+
+    **Events.** The line that opens a run has `"event": "open"` and what is known of it: `name`,
+    `info`, `began` (seconds since the epoch), `machine`, and where there are any, `group`, `lane`,
+    `lanes` and `resumed`. The one that closes it has `"event": "close"` and its `status`. A run
+    that goes on has another opening line, without `name` if it was given none.
+
+    **Order.** The records of a run stand in the order of the program.
+
+    **Sharing.** Any number of processes may write to one file: lines are added to its end, under a
+    lock. A line that a killed process left unfinished stays as it is, on a line of its own. Lines
+    are in the hands of the system about once a second, and survive the end of the process.
+
+    Args:
+      path: The file. It is made, with the folders above it, if there is none; one that a
+        `JSONLLogger` wrote is added to.
+      lanes: What becomes of seeds; see `Logger`.
+
+    Raises:
+      IsADirectoryError: `path` is a folder.
+      NotADirectoryError: `path` lies in a file.
+      PermissionError: The file, or its folder, may not be written to.
+      ValueError: The file holds something else than lines of runs.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, lanes: str = "split") -> None:
+        super().__init__(JSONLSink(path), lanes=lanes)
+
+
+class JSONLSink(Sink):
+    """The file of a `JSONLLogger`."""
+
+    takes_lanes = True
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = writable(_NAME, path)
+        _check_ours(self.path)
+        self._gathered = Gathered()
+        self._lines: list[str] = []
+        self._records = 0  # among the lines
+
+    def open(self, runs: Sequence[RunInfo]) -> None:
+        """Write what is known of the runs."""
+        self._settle()
+        self._lines += [json.dumps(_opening(run), ensure_ascii=False) for run in runs]
+
+    def write(self, portion: Portion) -> None:
+        """Turn records into lines, which wait for `flush`."""
+        self._gathered.add(portion)
+
+    def flush(self) -> None:
+        """Add all lines to the file."""
+        self._settle()
+        lines, records = self._lines, self._records
+        self._lines, self._records = [], 0
+        if lines:
+            with telling_loss(_NAME, self.path, records), locked(self.path) as fd:
+                size = os.fstat(fd).st_size
+                begin = b"" if whole_lines(fd) == size else b"\n"
+                append(fd, begin + encoded("\n".join(lines)) + b"\n")
+
+    def close(self, runs: Sequence[RunInfo], status: str) -> None:
+        """Write how the runs ended."""
+        self._settle()
+        ends = ({"run": run.id, "event": "close", "status": status} for run in runs)
+        self._lines += map(json.dumps, ends)
+        self.flush()
+
+    def end(self) -> None:
+        """Write what is left."""
+        self.flush()
+
+    def find(self, run: str) -> str:
+        """The id of a run in the file, given its id, its beginning, or its name."""
+        known: dict[str, str] = {}
+        with contextlib.suppress(FileNotFoundError), open(self.path, "rb") as file:
+            for line in file:
+                if b'"event": "open"' in line:
+                    _remember(line, known)
+        return one_run(_NAME, self.path, run, known)
+
+    def _settle(self) -> None:
+        """Put what was gathered in order: nothing that comes later belongs before it."""
+        self._records += self._gathered.number
+        self._lines += self._gathered.take(_lines_of)
+
+
+def _check_ours(path: str) -> None:
+    """Raise where there is a file that begins with something else than a line of a run."""
+    with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
+        line = file.readline(_LONGEST_FOREIGN)
+        if line and not line.startswith(b'{"run": ') and not _is_of_run(line):
+            raise ValueError(
+                f"`{_NAME}` adds to files that it wrote, whose lines are JSON objects with `run`, "
+                f"and {path} begins with {line[:40].decode('utf-8', 'replace')!r}. Give the path "
+                "of another file."
+            )
+
+
+def _is_of_run(line: bytes) -> bool:
+    """Whether it is a JSON object with `run`, of whatever form."""
+    try:
+        found = json.loads(line)
+    except ValueError:
+        return False
+    return isinstance(found, dict) and "run" in found
+
+
+def _opening(run: RunInfo) -> dict[str, Any]:
+    name = given_name(run)
+    some = {
+        "group": run.group,
+        "lane": list(run.lane) or None,
+        "lanes": run.lanes,
+        "resumed": run.resumed or None,
+    }
+    return {
+        "run": run.id,
+        "event": "open",
+        **({} if name is None else {"name": name}),
+        "info": as_json(run.info),
+        "began": run.began,
+        "machine": as_json(run.machine),
+        **{name: value for name, value in some.items() if value is not None},
+    }
+
+
+def _lines_of(rows: Rows) -> list[str]:
+    heads = [_head(stream) for stream in rows.streams]
+    own = [heads[number] for number in rows.owner.tolist()]
+    names = [f", {json.dumps(name, ensure_ascii=False)}: " for name in rows.columns]
+    columns = list(rows.columns.values())
+    if any(None in column for column in columns):
+        return [
+            head
+            + "".join(name + x for name, x in zip(names, row, strict=True) if x is not None)
+            + "}"
+            for head, *row in zip(own, *columns, strict=True)
+        ]
+    form = "%s" + "".join(name.replace("%", "%%") + "%s" for name in names) + "}"
+    return [form % row for row in zip(own, *columns, strict=True)]
+
+
+def _head(stream: Stream) -> str:
+    where = {"lane": list(stream.lane) or None, "shard": stream.shard}
+    given = {name: value for name, value in where.items() if value is not None}
+    return json.dumps({"run": stream.run.id, **given})[:-1]
+
+
+def _remember(line: bytes, known: dict[str, str]) -> None:
+    try:
+        event = json.loads(line)
+    except ValueError:  # of a process that was killed
+        return
+    if isinstance(event, dict) and event.get("event") == "open":
+        run = str(event.get("run"))
+        name = str(event.get("name", run))
+        known[run] = known.get(run, run) if name == run else name

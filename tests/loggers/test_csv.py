@@ -1,0 +1,357 @@
+"""`CSVLogger`: one table that pandas reads, whose columns may come late."""
+
+import json
+import multiprocessing
+import os
+import shutil
+import stat
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pandas as pd
+import pytest
+
+import logax
+from logax import HistogramBins
+from logax.loggers.csv import CSVLogger, CSVSink
+from logax.loggers.sink import Portion, RunInfo, Stream
+from loggers.text_children import add_rows, fill_disk_with_rows
+
+_HOSTILE = ["../x", "a//b", "/", "naïve ☃ 𝄞", 'quote " and \\', '"', ",", "new\nline", "\r\n", " ",
+            "100%s %d", "'; DROP TABLE runs; --", "=1+1", "#", ',,\n\n""', "m" * 2**20]  # fmt: skip
+
+
+def _runs(number):
+    return [RunInfo(f"run-{index}", f"name {index}") for index in range(number)]
+
+
+def _write(path, runs, *portions, flushes=False):
+    sink = CSVSink(path)
+    sink.open(runs)
+    for portion in portions:
+        sink.write(portion)
+        if flushes:
+            sink.flush()
+    sink.flush()
+    sink.close(runs, "finished")
+    sink.end()
+
+
+def test_a_record_is_a_row_with_its_run_steps_and_leaves(tmp_path):
+    (run,) = _runs(1)
+    values = {"loss": np.array([[0.5, 0.1]], np.float32), "grad": {"w": np.array([[1, 2]])}}
+    steps = {"step": np.array([[3, 4]]), "t": np.array([[0.5, 1.5]])}
+    _write(tmp_path / "a", [run], Portion.of([run], values, **steps))
+    assert (tmp_path / "a").read_text() == (
+        "run,step,t,loss,grad/w\nrun-0,3,0.5,0.5,1\nrun-0,4,1.5,0.1,2\n"
+    )
+
+
+def test_the_logger_writes_the_table_it_is_given(tmp_path):
+    logger = CSVLogger(tmp_path / "a.csv")
+    with logger.run(jax.random.key(0)) as state:
+        logger.log(state, {"loss": 0.5}, step=1)
+        logger.log(state, {"loss": 0.25}, step=2)
+    logger.close()
+    table = pd.read_csv(tmp_path / "a.csv")
+    assert table.columns.tolist() == ["run", "step", "loss"]
+    assert (table["step"].tolist(), table["loss"].tolist()) == ([1, 2], [0.5, 0.25])
+
+
+def test_lanes_of_one_run_stand_in_a_column(tmp_path):
+    def f(x):
+        logax.log({"x": x})
+        return x
+
+    logger = CSVLogger(tmp_path / "a")
+    with logger.run() as state:
+        jax.vmap(logger.spool(f, state))(jnp.arange(8) * 10)
+    logger.close()
+    table = pd.read_csv(tmp_path / "a").sort_values("lane")
+    assert table["run"].nunique() == 1
+    assert table["lane"].tolist() == list(range(8))
+    assert table["x"].tolist() == [10 * lane for lane in range(8)]
+
+
+@pytest.mark.parametrize("number", [1, 8, 256])
+def test_every_record_of_every_run_is_there_once_and_in_order(tmp_path, number):
+    runs = _runs(number)
+    x = np.arange(number * 5, dtype=np.float32).reshape(number, 5) / 7
+    portions = [
+        Portion.of(runs, {"x": x[:, part]}, step=np.broadcast_to(np.arange(5), x.shape)[:, part])
+        for part in (slice(0, 2), slice(2, 5))
+    ]
+    _write(tmp_path / "a", runs, *portions)
+    table = pd.read_csv(tmp_path / "a")
+    assert len(table) == x.size
+    for run, own in zip(runs, x, strict=True):
+        mine = table[table["run"] == run.id]
+        assert mine["step"].tolist() == [0, 1, 2, 3, 4]
+        np.testing.assert_array_equal(mine["x"].to_numpy().astype(np.float32), own)
+
+
+def test_records_of_several_log_calls_stand_in_the_order_of_the_program(tmp_path):
+    (run,) = _runs(1)
+    a = Portion((Stream(run),), {"a": np.array([[0, 2]])}, {}, np.array([[0, 2]]))
+    b = Portion((Stream(run),), {"b": np.array([[1, 3]])}, {}, np.array([[1, 3]]))
+    _write(tmp_path / "a", [run], a, b)
+    assert (tmp_path / "a").read_text() == "run,a,b\nrun-0,0,\nrun-0,,1\nrun-0,2,\nrun-0,,3\n"
+
+
+def test_late_keys_and_steps_widen_the_table_and_keep_its_rows(tmp_path):
+    runs = _runs(1)
+    one = np.array([[1]])
+    portions = [
+        Portion.of(runs, {"a": one}, i=one),
+        Portion.of(runs, {"b": 2 * one}, i=2 * one, j=3 * one),
+        Portion.of(runs, {"a": 4 * one}),
+    ]
+    _write(tmp_path / "a", runs, *portions, flushes=True)
+    assert (tmp_path / "a").read_text() == ("run,i,a,j,b\nrun-0,1,1,,\nrun-0,2,,3,2\nrun-0,,4,,\n")
+    assert os.listdir(tmp_path) == ["a"]
+
+
+def test_steps_stand_before_leaves(tmp_path):
+    runs = _runs(1)
+    one = np.array([[1]])
+    portions = [Portion.of(runs, {"a": one}, i=one), Portion.of(runs, {"b": one}, j=one)]
+    _write(tmp_path / "a", runs, *portions)
+    assert (tmp_path / "a").read_text().splitlines()[0] == "run,i,j,a,b"
+
+
+def test_only_real_records_are_written_and_lacking_steps_are_empty(tmp_path):
+    runs = _runs(2)
+    real = np.array([[True, False], [True, True]])
+    missing = np.iinfo(np.int32).min
+    steps = np.array([[0, 1], [missing, 1]], np.int32)
+    _write(tmp_path / "a", runs, Portion.of(runs, {"x": np.eye(2)}, real=real, i=steps))
+    assert (tmp_path / "a").read_text() == "run,i,x\nrun-0,0,1.0\nrun-1,,0.0\nrun-1,1,1.0\n"
+
+
+def test_no_records_make_no_file(tmp_path):
+    runs = _runs(2)
+    _write(tmp_path / "a", runs, Portion.of(runs, {"x": np.zeros((2, 0))}))
+    assert os.listdir(tmp_path) == []
+
+
+def test_lanes_and_shards_have_columns_where_there_are_any(tmp_path):
+    (run,) = _runs(1)
+    streams = (Stream(run, (2,)), Stream(run, (1, 0), 2), Stream(run))
+    portion = Portion(streams, {"x": np.array([[1], [2], [3]])}, {}, np.zeros((3, 1), int))
+    _write(tmp_path / "a", [run], portion)
+    assert (tmp_path / "a").read_text() == (
+        'run,lane,shard,x\nrun-0,2,,1\nrun-0,"[1, 0]",2,2\nrun-0,,,3\n'
+    )
+
+
+def test_arrays_and_other_values_are_json(tmp_path):
+    runs = _runs(1)
+    keys = jax.random.split(jax.random.key(0), 1)
+    values = {
+        "v": np.array([[[0.5, np.nan, -np.inf]]], np.float32),
+        "z": np.array([[1 - 2j]]),
+        "b": np.array([[True]]),
+        "key": keys.reshape(1, 1),
+        "bins": HistogramBins(np.array([[[1, 2]]]), np.array([[[0.0, 0.5, 1]]]), np.array([[3]])),
+    }
+    _write(tmp_path / "a", runs, Portion.of(runs, values))
+    row = pd.read_csv(tmp_path / "a").iloc[0]
+    np.testing.assert_array_equal(json.loads(row["v"]), [0.5, np.nan, -np.inf])
+    assert json.loads(row["z"]) == {"real": 1.0, "imag": -2.0}
+    assert bool(row["b"]) is True
+    assert json.loads(row["key"]) == np.asarray(jax.random.key_data(keys))[0].tolist()
+    assert json.loads(row["bins"]) == {"counts": [1, 2], "edges": [0, 0.5, 1], "nonfinite": 3}
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16, ml_dtypes.bfloat16])
+def test_floats_of_all_bits_come_back_exactly(tmp_path, dtype):
+    runs = _runs(1)
+    size = np.dtype(dtype).itemsize
+    x = np.random.default_rng(0).integers(0, 256, 2000 * size, np.uint8).view(dtype)
+    with np.errstate(invalid="ignore"):
+        _write(tmp_path / "a", runs, Portion.of(runs, {"x": x[None]}, i=np.arange(2000)[None]))
+        found = pd.read_csv(tmp_path / "a")["x"].to_numpy().astype(dtype)
+        np.testing.assert_array_equal(found.astype(float), x.astype(float))
+
+
+def test_integers_stay_integers(tmp_path):
+    runs = _runs(1)
+    x = np.array([[2**63 - 1, -(2**63), 0]])
+    _write(tmp_path / "a", runs, Portion.of(runs, {"x": x}))
+    np.testing.assert_array_equal(pd.read_csv(tmp_path / "a")["x"].to_numpy(), x[0])
+
+
+def test_keys_may_be_any_text_also_when_the_table_is_widened(tmp_path):
+    runs = _runs(1)
+    portions = [
+        Portion.of(runs, {name: np.array([[index]])}, i=np.array([[index]]))
+        for index, name in enumerate(_HOSTILE)
+    ]
+    _write(tmp_path / "a", runs, *portions, flushes=True)
+    table = pd.read_csv(tmp_path / "a")
+    assert table.columns.tolist() == ["run", "i", *_HOSTILE]
+    assert table["i"].tolist() == list(range(len(_HOSTILE)))
+    for index, name in enumerate(_HOSTILE):
+        assert table[name].dropna().to_dict() == {index: index}
+    assert os.listdir(tmp_path) == ["a"]
+
+
+def test_names_that_are_taken_get_an_underscore(tmp_path):
+    runs = _runs(1)
+    one = np.array([[1]])
+    values = {"run": one, "run_": 2 * one, "loss": 3 * one}
+    _write(tmp_path / "a", runs, Portion.of(runs, values, loss=4 * one))
+    assert (tmp_path / "a").read_text() == "run,loss,run_,run__,loss_\nrun-0,4,1,2,3\n"
+
+
+def test_a_column_called_like_a_step_is_the_step_in_every_row(tmp_path):
+    logger = CSVLogger(tmp_path / "a")
+    with logger.run() as state:
+        logger.log(state, {"step": 3.5, "a": 1.0}, step=1)
+        logger.log(state, {"a": 2.0}, step=2)
+        logger.log(state, {"step": 4.5, "step_": 7.0}, step=3)
+    logger.close()
+    table = pd.read_csv(tmp_path / "a")
+    assert list(table.columns) == ["run", "step", "step_", "a", "step__"]
+    assert table["step"].tolist() == [1, 2, 3]
+    assert table["step_"].dropna().tolist() == [3.5, 4.5]
+    assert table["step__"].dropna().tolist() == [7.0]
+
+
+def test_a_table_of_an_earlier_process_is_added_to(tmp_path):
+    path = tmp_path / "a"
+    path.write_text('step,run,note\r\n1,old,"two\nlines"\r\n2,old,\r\n')
+    path.chmod(0o640)
+    runs = _runs(1)
+    _write(path, runs, Portion.of(runs, {"x": np.array([[5]])}, step=np.array([[3]])))
+    table = pd.read_csv(path)
+    assert table["step"].tolist() == [1, 2, 3]
+    assert table["run"].tolist() == ["old", "old", "run-0"]
+    assert table["note"].fillna("").tolist() == ["two\nlines", "", ""]
+    assert table["x"].fillna(0).tolist() == [0, 0, 5]
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+
+
+@pytest.mark.parametrize("widens", [False, True])
+def test_half_a_row_of_a_killed_process_is_removed(tmp_path, widens):
+    path = tmp_path / "a"
+    path.write_text("run,x\nold,1.25\nold,1.2")
+    runs = _runs(1)
+    values = {"x": np.array([[3.5]])} | ({"y": np.array([[1]])} if widens else {})
+    _write(path, runs, Portion.of(runs, values))
+    assert pd.read_csv(path)["x"].tolist() == [1.25, 3.5]
+
+
+def test_a_header_without_a_newline_is_mended(tmp_path):
+    path = tmp_path / "a"
+    path.write_text("run,x")
+    runs = _runs(1)
+    _write(path, runs, Portion.of(runs, {"x": np.array([[3]])}))
+    assert path.read_text() == "run,x\nrun-0,3\n"
+
+
+def test_a_link_to_a_table_stays_a_link(tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path / "a")
+    runs = _runs(1)
+    _write(tmp_path / "link", runs, Portion.of(runs, {"x": np.array([[3]])}))
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "a").read_text() == "run,x\nrun-0,3\n"
+
+
+@pytest.mark.parametrize("content", [b"a,b\n1,2\n", b"\x89HDF\r\n\x1a\n\xff\xfe", b"\n"])
+def test_a_file_that_is_no_table_of_ours_is_refused_at_once(tmp_path, content):
+    path = tmp_path / "a"
+    path.write_bytes(content)
+    with pytest.raises(
+        ValueError, match=r"`CSVLogger` adds to tables that it wrote, which have a column `run`, an"
+    ):
+        CSVLogger(path)
+    assert path.read_bytes() == content
+
+
+def test_a_run_is_found_by_its_id_and_its_beginning(tmp_path):
+    runs = [RunInfo("abc-1", "x"), RunInfo("abd-2", "y")]
+    sink = CSVSink(tmp_path / "a")
+    with pytest.raises(ValueError, match=r"`CSVLogger` has no run 'x' in .*: none\."):
+        sink.find("x")
+    sink.write(Portion.of(runs, {"x": np.zeros((2, 3, 2))}))
+    sink.flush()
+    assert [sink.find(text) for text in ("abc-1", "abd")] == ["abc-1", "abd-2"]
+    with pytest.raises(ValueError, match=r"begin with 'ab': abc-1, abd-2\."):
+        sink.find("ab")
+    (tmp_path / "b").write_text('x,run\n"1,2",abc\n')
+    assert CSVSink(tmp_path / "b").find("a") == "abc"
+
+
+def test_processes_share_a_table_and_widen_it_without_loss(tmp_path):
+    spawn = multiprocessing.get_context("spawn")
+    names = ["a", "b"]
+    others = [spawn.Process(target=add_rows, args=(tmp_path / "f", name, 40)) for name in names]
+    for other in others:
+        other.start()
+    for other in others:
+        other.join()
+    assert [other.exitcode for other in others] == [0, 0]
+    table = pd.read_csv(tmp_path / "f")
+    assert sorted(table.columns) == sorted(
+        ["run", "x", *(f"{name}{index}" for name in names for index in range(10))]
+    )
+    for name in names:
+        own = table[table["run"] == name]
+        expected = [index for index in range(40) for _ in range(3)]
+        assert own["x"].tolist() == expected
+        wide = own[[f"{name}{index}" for index in range(10)]]
+        assert wide.bfill(axis=1).iloc[:, 0].tolist() == expected
+        assert (wide.notna().sum(axis=1) == 1).all()
+    assert os.listdir(tmp_path) == ["f"]
+
+
+def test_a_folder_that_is_gone_raises_and_says_what_was_lost(tmp_path):
+    folder = tmp_path / "runs"
+    folder.mkdir()
+    runs = _runs(1)
+    sink = CSVSink(folder / "a")
+    sink.write(Portion.of(runs, {"x": np.zeros((1, 3))}))
+    sink.flush()
+    shutil.rmtree(folder)
+    sink.write(Portion.of(runs, {"x": np.zeros((1, 7))}))
+    with pytest.raises(
+        FileNotFoundError, match=r"`CSVLogger` could not write 7 records to .*runs/a, and they are"
+    ):
+        sink.flush()
+    folder.mkdir()
+    sink.write(Portion.of(runs, {"x": np.zeros((1, 1))}))
+    sink.flush()
+    assert (folder / "a").read_text() == "run,x\nrun-0,0.0\n"
+
+
+def test_a_full_disk_raises_and_leaves_what_was_there(tmp_path):
+    spawn = multiprocessing.get_context("spawn")
+    answers = spawn.SimpleQueue()
+    other = spawn.Process(target=fill_disk_with_rows, args=(tmp_path / "a", answers))
+    other.start()
+    other.join()
+    assert other.exitcode == 0
+    for _ in range(2):
+        assert "`CSVLogger` could not write 1000 records to" in answers.get()
+    assert (tmp_path / "a").read_text() == "run,x\nrun-0,0\nrun-0,1\nrun-0,2\nrun-0,0\n"
+    assert os.listdir(tmp_path) == ["a"]
+
+
+def test_a_path_that_cannot_be_written_is_refused_at_once(tmp_path):
+    with pytest.raises(IsADirectoryError, match=r"`CSVLogger` takes the path of a file, and"):
+        CSVLogger(tmp_path)
+    (tmp_path / "file").touch()
+    with pytest.raises(
+        NotADirectoryError,
+        match=r"`CSVLogger` takes the path of a file in a folder, and .*/file is a file, or lies i",
+    ):
+        CSVLogger(tmp_path / "file" / "a")
+
+
+def test_folders_that_are_missing_are_made(tmp_path):
+    runs = _runs(1)
+    _write(tmp_path / "b" / "c" / "a", runs, Portion.of(runs, {"x": np.array([[1]])}))
+    assert (tmp_path / "b" / "c" / "a").read_text() == "run,x\nrun-0,1\n"

@@ -1,0 +1,462 @@
+"""`JSONLLogger`: lines of JSON that Python and pandas read, in order, each record once."""
+
+import json
+import multiprocessing
+import os
+import shutil
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pandas as pd
+import pytest
+
+import logax
+from logax import HistogramBins, ImagePixels
+from logax.loggers.jsonl import JSONLLogger, JSONLSink
+from logax.loggers.sink import Portion, RunInfo, Stream
+from loggers.text_children import add_lines, fill_disk_with_lines
+
+_HOSTILE = ["../x", "a//b", "/", "naïve ☃ 𝄞", 'quote " and \\', "new\nline", "100%s %d %(x)s", " ",
+            "'; DROP TABLE runs; --", "\x00", "=1+1"]  # fmt: skip
+
+
+def _runs(number, **kwargs):
+    return [RunInfo(f"run-{index}", f"name {index}", **kwargs) for index in range(number)]
+
+
+def _read(path):
+    return [json.loads(line) for line in path.read_text("utf-8").split("\n")[:-1]]
+
+
+def _records(path):
+    return [line for line in _read(path) if "event" not in line]
+
+
+def _written(path, runs, *portions, status="finished"):
+    sink = JSONLSink(path)
+    sink.open(runs)
+    for portion in portions:
+        sink.write(portion)
+    sink.flush()
+    sink.close(runs, status)
+    sink.end()
+    return _read(path)
+
+
+def test_a_run_is_an_opening_line_its_records_and_a_closing_line(tmp_path):
+    run = RunInfo(
+        "a-1",
+        "first",
+        info={"rate": np.float32(0.1), "sizes": (1, 2), "x": np.eye(2), "who": "né", "on": True},
+        began=12.5,
+        machine={"host": "h"},
+        group="g",
+        lane=(3,),
+        lanes=8,
+        resumed=True,
+    )
+    values = {"loss": np.array([[0.5, 0.25]], np.float32)}
+    assert _written(tmp_path / "a", [run], Portion.of([run], values, step=np.array([[3, 4]]))) == [
+        {
+            "run": "a-1",
+            "event": "open",
+            "name": "first",
+            "info": {"rate": 0.1, "sizes": [1, 2], "x": [[1, 0], [0, 1]], "who": "né", "on": True},
+            "began": 12.5,
+            "machine": {"host": "h"},
+            "group": "g",
+            "lane": [3],
+            "lanes": 8,
+            "resumed": True,
+        },
+        {"run": "a-1", "step": 3, "loss": 0.5},
+        {"run": "a-1", "step": 4, "loss": 0.25},
+        {"run": "a-1", "event": "close", "status": "finished"},
+    ]
+
+
+def test_the_logger_adds_to_the_file_it_is_given(tmp_path):
+    logger = JSONLLogger(tmp_path / "a.jsonl")
+    with logger.run(jax.random.key(0), name="first") as state:
+        logger.log(state, {"loss": 0.5}, step=1)
+        logger.log(state, {"loss": 0.25}, step=2)
+    logger.close()
+    opening, *records, closing = _read(tmp_path / "a.jsonl")
+    assert (opening["event"], opening["name"], closing["status"]) == ("open", "first", "finished")
+    own = [{"step": 1, "loss": 0.5}, {"step": 2, "loss": 0.25}]
+    assert records == [{"run": opening["run"], **record} for record in own]
+
+
+def _train(x):
+    def step(x, i):
+        logax.log({"a": x}, step=i)
+        logax.log({"b": 2 * x}, step=i)
+        return x + 1, None
+
+    return jax.lax.scan(step, x, jnp.arange(3))[0]
+
+
+def test_seeds_of_one_compiled_call_are_runs_in_the_order_of_their_program(tmp_path):
+    logger = JSONLLogger(tmp_path / "a")
+    state = jax.vmap(logger.init)(jax.random.split(jax.random.key(0), 8))
+    jax.vmap(lambda state, x: logger.tap(_train, state)(x))(state, jnp.arange(8) * 10)
+    logger.finish(state)
+    logger.close()
+    opened = [line["run"] for line in _read(tmp_path / "a") if line.get("event") == "open"]
+    expected = [
+        {"run": run, "step": step, key: times * (10 * seed + step)}
+        for seed, run in enumerate(opened)
+        for step in range(3)
+        for key, times in (("a", 1), ("b", 2))
+    ]
+    assert sorted(_records(tmp_path / "a"), key=lambda line: opened.index(line["run"])) == expected
+
+
+@pytest.mark.parametrize("number", [1, 8, 256])
+def test_every_record_of_every_run_is_there_once_and_in_order(tmp_path, number):
+    runs = _runs(number)
+    x = np.arange(number * 5, dtype=np.float32).reshape(number, 5) / 7
+    steps = np.broadcast_to(np.arange(5), x.shape)
+    _written(tmp_path / "a", runs, Portion.of(runs, {"x": x}, step=steps))
+    table = pd.read_json(tmp_path / "a", lines=True, precise_float=True)
+    table = table[table["event"].isna()]
+    for run, own in zip(runs, x, strict=True):
+        mine = table[table["run"] == run.id]
+        assert mine["step"].tolist() == [0, 1, 2, 3, 4]
+        np.testing.assert_array_equal(mine["x"].to_numpy().astype(np.float32), own)
+
+
+def test_records_of_several_log_calls_stand_in_the_order_of_the_program(tmp_path):
+    (run,) = runs = _runs(1)
+    streams = (Stream(run),)
+    a = Portion(streams, {"a": np.array([[0, 2, 5]])}, {}, np.array([[0, 2, 5]]))
+    b = Portion(streams, {"b": np.array([[1, 3, 4]])}, {}, np.array([[1, 3, 4]]))
+    lines = _written(tmp_path / "a", runs, a, b)[1:-1]
+    assert [next(iter(line.items() - {("run", "run-0")})) for line in lines] == [
+        ("a", 0), ("b", 1), ("a", 2), ("b", 3), ("b", 4), ("a", 5)
+    ]  # fmt: skip
+
+
+def test_a_program_that_begins_anew_comes_after_the_one_before(tmp_path):
+    runs = _runs(2)
+    real = np.array([[True, False, False], [True, True, True]])
+    calls = [
+        Portion.of(runs, {key: np.full((2, 3), call)}, real=real, i=np.array([[0, 1, 2]] * 2))
+        for call in range(2)
+        for key in "ab"
+    ]
+    _written(tmp_path / "a", runs, *calls)
+    found = [(r["run"], r.get("a", r.get("b")), r["i"]) for r in _records(tmp_path / "a")]
+    once = [(call, i) for call in range(2) for i in range(3) for _ in "ab"]
+    assert found == [("run-0", call, 0) for call in range(2) for _ in "ab"] + [
+        ("run-1", *where) for where in once
+    ]
+
+
+def test_only_real_records_are_written(tmp_path):
+    runs = _runs(3)
+    real = np.array([[True, True, False], [False, False, False], [True, False, True]])
+    x = np.arange(9).reshape(3, 3)
+    _written(tmp_path / "a", runs, Portion.of(runs, {"x": x}, real=real))
+    assert [(r["run"], r["x"]) for r in _records(tmp_path / "a")] == [
+        ("run-0", 0), ("run-0", 1), ("run-2", 6), ("run-2", 8)
+    ]  # fmt: skip
+
+
+def test_no_records_make_no_lines(tmp_path):
+    runs = _runs(2)
+    portion = Portion.of(runs, {"x": np.zeros((2, 0, 3))}, step=np.zeros((2, 0), int))
+    lines = _written(tmp_path / "a", runs, portion)
+    assert [line["event"] for line in lines] == ["open", "open", "close", "close"]
+
+
+def test_lanes_and_shards_of_a_run_are_named(tmp_path):
+    (run,) = _runs(1)
+    streams = (Stream(run, (0, 1)), Stream(run, (1, 0), 2), Stream(run, (), 0))
+    portion = Portion(streams, {"x": np.array([[1], [2], [3]])}, {}, np.zeros((3, 1), int))
+    assert _written(tmp_path / "a", [run], portion)[1:-1] == [
+        {"run": "run-0", "lane": [0, 1], "x": 1},
+        {"run": "run-0", "lane": [1, 0], "shard": 2, "x": 2},
+        {"run": "run-0", "shard": 0, "x": 3},
+    ]
+
+
+def test_values_of_every_kind_are_json(tmp_path):
+    runs = _runs(1)
+    keys = jax.random.split(jax.random.key(0), 1)
+    values = {
+        "bool": np.array([[True]]),
+        "int": np.array([[2**64 - 1]], np.uint64),
+        "small": np.array([[-3]], ml_dtypes.int4),
+        "float": np.array([[0.1]]),
+        "complex": np.array([[1 - 2j]], np.complex64),
+        "complexes": np.array([[[1 - 2j, 3j]]]),
+        "tree": {"w": [np.array([[[1, 2], [3, 4]]]).reshape(1, 1, 2, 2)], "b": np.array([[5]])},
+        "empty": np.zeros((1, 1, 0, 2)),
+        "key": keys.reshape(1, 1),
+        "bins": HistogramBins(np.array([[[1, 2]]]), np.array([[[0.0, 0.5, 1]]]), np.array([[3]])),
+        "image": ImagePixels(np.array([[[[0, 255]]]], np.uint8)),
+    }
+    assert _written(tmp_path / "a", runs, Portion.of(runs, values))[1] == {
+        "run": "run-0",
+        "bool": True,
+        "int": 2**64 - 1,
+        "small": -3,
+        "float": 0.1,
+        "complex": {"real": 1.0, "imag": -2.0},
+        "complexes": {"real": [1.0, 0.0], "imag": [-2.0, 3.0]},
+        "tree/b": 5,
+        "tree/w/0": [[1, 2], [3, 4]],
+        "empty": [],
+        "key": np.asarray(jax.random.key_data(keys))[0].tolist(),
+        "bins": {"counts": [1, 2], "edges": [0.0, 0.5, 1.0], "nonfinite": 3},
+        "image": {"pixels": [[0, 255]]},
+    }
+
+
+@pytest.mark.parametrize(
+    "dtype", [np.float64, np.float32, np.float16, ml_dtypes.bfloat16, ml_dtypes.float8_e5m2]
+)
+def test_floats_of_all_bits_come_back_exactly(tmp_path, dtype):
+    runs = _runs(1)
+    size = np.dtype(dtype).itemsize
+    x = np.random.default_rng(0).integers(0, 256, 2000 * size, np.uint8).view(dtype)
+    with np.errstate(invalid="ignore"):
+        _written(tmp_path / "a", runs, Portion.of(runs, {"x": x[None]}))
+        found = np.array([line["x"] for line in _records(tmp_path / "a")]).astype(dtype)
+        np.testing.assert_array_equal(found.astype(float), x.astype(float))
+
+
+def test_floats_have_few_digits(tmp_path):
+    runs = _runs(1)
+    _written(tmp_path / "a", runs, Portion.of(runs, {"x": np.array([[0.1, 1e-30]], np.float32)}))
+    assert (tmp_path / "a").read_text().splitlines()[1:-1] == [
+        '{"run": "run-0", "x": 0.1}',
+        '{"run": "run-0", "x": 1e-30}',
+    ]
+
+
+def test_not_finite_numbers_are_read_by_python_and_pandas(tmp_path):
+    runs = _runs(1)
+    x = np.array([[np.nan, np.inf, -np.inf, 1]], np.float32)
+    _written(tmp_path / "a", runs, Portion.of(runs, {"x": x, "v": np.stack([x, x], 2)}))
+    found = _records(tmp_path / "a")
+    np.testing.assert_array_equal([line["x"] for line in found], x[0])
+    np.testing.assert_array_equal([line["v"] for line in found], np.stack([x, x], 2)[0])
+    table = pd.read_json(tmp_path / "a", lines=True)
+    np.testing.assert_array_equal(table[table["event"].isna()]["x"], x[0])
+
+
+def test_keys_may_be_any_text(tmp_path):
+    runs = _runs(1)
+    names = [*_HOSTILE, "m" * 2**20]
+    values = {name: np.array([[index]]) for index, name in enumerate(names)}
+    values["tree"] = {"": np.array([[-1]])}
+    _, record, _ = _written(tmp_path / "a", runs, Portion.of(runs, values))
+    assert record == {
+        "run": "run-0",
+        **{name: index for index, name in enumerate(names)},
+        "tree/": -1,
+    }
+    assert sorted(os.listdir(tmp_path)) == ["a"]
+
+
+def test_a_lone_surrogate_is_written_as_its_escape(tmp_path):
+    run = RunInfo("a", "n\udc80", info={"\ud800": "\ud800"})
+    opening, record, _ = _written(
+        tmp_path / "a", [run], Portion.of([run], {"x\ud800": np.array([[1]])})
+    )
+    assert (opening["name"], opening["info"]) == ("n\udc80", {"\ud800": "\ud800"})
+    assert record == {"run": "a", "x\\ud800": 1}
+
+
+def test_names_that_are_taken_get_an_underscore(tmp_path):
+    runs = _runs(1)
+    one = np.array([[1]])
+    values = {"run": one, "run_": 2 * one, "lane": 3 * one, "loss": 4 * one, "a/b": 5 * one,
+              "a": {"b": 6 * one}}  # fmt: skip
+    _, record, _ = _written(
+        tmp_path / "a", runs, Portion.of(runs, values, loss=7 * one, event=8 * one)
+    )
+    assert record == {
+        "run": "run-0", "run_": 1, "run__": 2, "lane_": 3, "loss_": 4, "a/b": 5, "a/b_": 6,
+        "loss": 7, "event_": 8,
+    }  # fmt: skip
+
+
+def test_a_step_has_its_plain_name_in_every_record(tmp_path):
+    logger = JSONLLogger(tmp_path / "a")
+    with logger.run() as state:
+        logger.log(state, {"step": 3.5, "a": 1.0}, step=1)
+        logger.log(state, {"a": 2.0}, step=2)
+        logger.log(state, {"step": 4.5, "step_": 7.0}, step=3)
+    logger.close()
+    records = [{**record, "run": ""} for record in _records(tmp_path / "a")]
+    assert records == [
+        {"run": "", "step": 1, "step_": 3.5, "a": 1.0},
+        {"run": "", "step": 2, "a": 2.0},
+        {"run": "", "step": 3, "step_": 4.5, "step__": 7.0},
+    ]
+
+
+def test_a_record_that_lacks_a_step_has_none(tmp_path):
+    runs = _runs(1)
+    missing = np.iinfo(np.int32).min
+    steps = {"i": np.array([[1, missing]], np.int32), "t": np.array([[np.nan, 0.5]])}
+    _written(tmp_path / "a", runs, Portion.of(runs, {"x": np.array([[1, 2]])}, **steps))
+    assert _records(tmp_path / "a") == [
+        {"run": "run-0", "i": 1, "x": 1},
+        {"run": "run-0", "t": 0.5, "x": 2},
+    ]
+
+
+def test_late_keys_are_just_there(tmp_path):
+    runs = _runs(1)
+    portions = [Portion.of(runs, {key: np.array([[1]])}) for key in ("a", "b")]
+    _written(tmp_path / "a", runs, *portions)
+    assert _records(tmp_path / "a") == [{"run": "run-0", "a": 1}, {"run": "run-0", "b": 1}]
+
+
+def test_half_a_line_of_a_killed_process_stays_one_bad_line(tmp_path):
+    path = tmp_path / "a"
+    path.write_bytes(b'{"run": "old", "x": 1}\n{"run": "old", "x"')
+    runs = _runs(1)
+    sink = JSONLSink(path)
+    sink.open(runs)
+    sink.flush()
+    lines = path.read_bytes().splitlines()
+    assert lines[:2] == [b'{"run": "old", "x": 1}', b'{"run": "old", "x"']
+    assert [json.loads(line)["run"] for line in lines[2:]] == ["run-0"]
+    assert sink.find("run-0") == "run-0"
+
+
+def test_a_run_is_found_by_its_id_its_beginning_and_its_name(tmp_path):
+    runs = [RunInfo("abc-1", "x"), RunInfo("abd-2", "y"), RunInfo("q-3", "y")]
+    sink = JSONLSink(tmp_path / "a")
+    with pytest.raises(ValueError, match=r"`JSONLLogger` has no run 'x' in .*: none\."):
+        sink.find("x")
+    sink.open(runs)
+    sink.flush()
+    assert [sink.find(text) for text in ("abc-1", "abd", "x", "y")] == [
+        "abc-1", "abd-2", "abc-1", "q-3"
+    ]  # fmt: skip
+    with pytest.raises(ValueError, match=r"2 runs in .* begin with 'ab': abc-1, abd-2\. Write mo"):
+        sink.find("ab")
+    with pytest.raises(ValueError, match=r"no run 'z' in .*: abc-1, abd-2, q-3\."):
+        sink.find("z")
+
+
+def test_a_run_that_goes_on_without_a_name_keeps_its_own(tmp_path):
+    for step, given in enumerate([{"name": "one"}, *[{"resume": "one"}] * 3]):
+        logger = JSONLLogger(tmp_path / "a")
+        with logger.run(**given) as state:
+            logger.log(state, {"x": step}, step=step)
+        logger.close()
+    opened = [line for line in _read(tmp_path / "a") if line.get("event") == "open"]
+    assert [line.get("name") for line in opened] == ["one", None, None, None]
+    assert len({line["run"] for line in _read(tmp_path / "a")}) == 1
+    assert [record["x"] for record in _records(tmp_path / "a")] == [0, 1, 2, 3]
+
+
+def test_an_opening_line_whose_name_is_the_id_hides_no_name(tmp_path):
+    lines = [{"run": "a-1", "event": "open", "name": name} for name in ("one", "a-1")]
+    (tmp_path / "a").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    sink = JSONLSink(tmp_path / "a")
+    assert sink.find("one") == "a-1"
+    sink.open([RunInfo("a-1", "two", resumed=True)])
+    sink.flush()
+    assert sink.find("two") == "a-1"
+
+
+@pytest.mark.parametrize(
+    "content", [b"a,b\n1,2\n", b"\x89HDF\r\n\x1a\n\xff\xfe", b"\n", b'{"a": 1}\n', b"[]", b"3\n"]
+)
+def test_a_file_that_is_none_of_ours_is_refused_at_once(tmp_path, content):
+    path = tmp_path / "a"
+    path.write_bytes(content)
+    with pytest.raises(
+        ValueError,
+        match=r"`JSONLLogger` adds to files that it wrote, whose lines are JSON objects with `run`"
+        r", and .*/a begins with '.*'\. Give the path of another file\.",
+    ):
+        JSONLLogger(path)
+    assert path.read_bytes() == content
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b'{"run": "old", "x"', b'{"run": "old", "x"\n', b'{ "x": 1,"run":"old"}\n']
+)
+def test_a_file_of_ours_is_added_to_whatever_became_of_it(tmp_path, content):
+    path = tmp_path / "a"
+    path.write_bytes(content)
+    sink = JSONLSink(path)
+    sink.open(_runs(1))
+    sink.flush()
+    assert path.read_bytes().startswith(content)
+    assert json.loads(path.read_bytes().splitlines()[-1])["name"] == "name 0"
+
+
+def test_folders_that_are_missing_are_made(tmp_path):
+    path = tmp_path / "b" / "c" / "a"
+    _written(path, _runs(1))
+    assert [line["event"] for line in _read(path)] == ["open", "close"]
+
+
+def test_processes_share_a_file_and_every_line_is_whole(tmp_path):
+    spawn = multiprocessing.get_context("spawn")
+    names = ["a", "b"]
+    others = [spawn.Process(target=add_lines, args=(tmp_path / "f", name, 40)) for name in names]
+    for other in others:
+        other.start()
+    for other in others:
+        other.join()
+    assert [other.exitcode for other in others] == [0, 0]
+    found = _read(tmp_path / "f")
+    for name in names:
+        own = [line["x"] for line in found if line["run"] == name]
+        assert own == [index for index in range(40) for _ in range(3)]
+
+
+def test_a_folder_that_is_gone_raises_and_says_what_was_lost(tmp_path):
+    folder = tmp_path / "runs"
+    folder.mkdir()
+    runs = _runs(1)
+    sink = JSONLSink(folder / "a")
+    sink.open(runs)
+    sink.flush()
+    shutil.rmtree(folder)
+    sink.write(Portion.of(runs, {"x": np.zeros((1, 7))}))
+    with pytest.raises(
+        FileNotFoundError, match=r"`JSONLLogger` could not write 7 records to .*runs/a, and they a"
+    ):
+        sink.flush()
+    folder.mkdir()
+    sink.write(Portion.of(runs, {"x": np.zeros((1, 2))}))
+    sink.flush()
+    assert _read(folder / "a") == [{"run": "run-0", "x": 0.0}] * 2
+
+
+def test_a_full_disk_raises_and_leaves_what_was_there(tmp_path):
+    spawn = multiprocessing.get_context("spawn")
+    answer = spawn.SimpleQueue()
+    other = spawn.Process(target=fill_disk_with_lines, args=(tmp_path / "a", answer))
+    other.start()
+    other.join()
+    assert other.exitcode == 0
+    assert "`JSONLLogger` could not write 1000 records to" in answer.get()
+    assert [line["x"] for line in _read(tmp_path / "a")] == [0, 1, 2, 0]
+
+
+def test_a_path_that_cannot_be_written_is_refused_at_once(tmp_path):
+    with pytest.raises(IsADirectoryError, match=r"`JSONLLogger` takes the path of a file, and"):
+        JSONLLogger(tmp_path)
+    (tmp_path / "file").touch()
+    with pytest.raises(
+        NotADirectoryError,
+        match=r"`JSONLLogger` takes the path of a file in a folder, and .*/file is a file, or lies",
+    ):
+        JSONLLogger(tmp_path / "file" / "a")
+    with pytest.raises(TypeError, match=r"`JSONLLogger` takes a path as `path`, and got 3"):
+        JSONLLogger(3)
