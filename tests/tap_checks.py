@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import logax
+from logax.testing import MemoryLogger, MemoryRun
 from oracle import Program, Record, against, assert_same_bits, lane, oracle
 from oracle_checks import assert_same_trees, real_part, scalar_of, stacked
 from programs import State
@@ -127,3 +128,50 @@ def check_tapped_gradient(program: Program, buffer: int, state: State) -> None:
     assert_same_trees(gradient(function), gradient(plain))
     logax.flush()
     assert_delivered(got, oracle(program, state)[1].chosen().records)
+
+
+def check_logged(program: Program, buffer: int, *states: State) -> None:
+    """Through a logger: of each key every record once, in order."""
+    logger = MemoryLogger()
+    function = against(program, logax.log)
+    for state in states:
+        with logger.run() as run:
+            wanted, recording = oracle(program, state)
+            assert_same_trees(logger.tap(function, run, buffer=buffer)(state), wanted)
+        assert_logged(logger.runs[-1], recording.chosen().records)
+
+
+def check_logged_lanes(program: Program, buffer: int, lanes: Sequence[State]) -> None:
+    """Through a logger under `vmap`: a run for each lane, with its own output and records."""
+    logger = MemoryLogger()
+    function = against(program, logax.log)
+
+    def seed(key: Any, state: State) -> Any:
+        return logger.tap(function, logger.init(key), buffer=buffer)(state)
+
+    keys = jax.random.split(jax.random.key(0), len(lanes))
+    out = jax.jit(jax.vmap(seed))(keys, stacked(lanes))
+    logax.flush()
+    assert len(logger.runs) == len(lanes)
+    for index, state in enumerate(lanes):
+        wanted, recording = oracle(program, state)
+        assert_same_trees(lane(out, index), wanted)
+        assert_logged(logger.runs[index], recording.chosen().records)
+
+
+def assert_logged(run: MemoryRun, records: Sequence[Record]) -> None:
+    """Raise unless exactly these records came, those of each key in this order."""
+    found = [(key, value, one.steps) for one in run.records for key, value in one.values.items()]
+    keys = list(dict.fromkeys(record.key for record in records))
+    assert {key for key, _, _ in found} == set(keys)
+    for key in keys:
+        own = [_Logged({key: value}, steps) for name, value, steps in found if name == key]
+        assert_delivered(own, [record for record in records if record.key == key])
+
+
+class _Logged(dict[str, Any]):
+    """One key of a record, as `assert_delivered` takes it."""
+
+    def __init__(self, values: dict[str, Any], steps: dict[str, Any]) -> None:
+        super().__init__(values)
+        self.steps = steps

@@ -3,11 +3,11 @@
 Put `logax.log({"loss": loss})` anywhere inside compiled code; decide outside what becomes of it.
 """
 
+from logax._delivery.control import configure as configure
+from logax._delivery.control import discard as discard
+from logax._delivery.control import flush as flush
 from logax._delivery.records import record as record
-from logax._delivery.worker import DeliveryError as DeliveryError
-from logax._delivery.worker import configure as configure
-from logax._delivery.worker import discard as discard
-from logax._delivery.worker import flush as flush
+from logax._delivery.troubles import DeliveryError as DeliveryError
 from logax._harvest.live import live as live
 from logax._harvest.nolog import nolog as nolog
 from logax._harvest.spool import spool as spool
@@ -19,6 +19,11 @@ from logax._reduce import Record as Record
 from logax._reduce import RecordReducer as RecordReducer
 from logax._reduce import Reducer as Reducer
 from logax._reducers import FirstNonFinite as FirstNonFinite
+from logax._runs.errors import RunsError as RunsError
+from logax._runs.run import Run as Run
+from logax._runs.runs import Runs as Runs
+from logax._runs.runs import load as load
+from logax._runs.save import save as save
 from logax._schedule import Between as Between
 from logax._schedule import EveryNStep as EveryNStep
 from logax._schedule import EverySeconds as EverySeconds
@@ -30,8 +35,7 @@ from logax._show import Histogram as Histogram
 from logax._show import HistogramBins as HistogramBins
 from logax._show import Image as Image
 from logax._show import ImagePixels as ImagePixels
-
-__version__ = "0.1.0.dev0"
+from logax._version import __version__ as __version__
 
 __all__ = [
     "Between",
@@ -49,15 +53,20 @@ __all__ = [
     "Record",
     "RecordReducer",
     "Reducer",
+    "Run",
+    "Runs",
+    "RunsError",
     "Schedule",
     "configure",
     "discard",
     "flush",
     "live",
+    "load",
     "log",
     "logdict",
     "nolog",
     "record",
+    "save",
     "spool",
     "stepdict",
     "tap",

@@ -21,10 +21,17 @@ class Packing:
     """
 
     def __init__(self, avals: Sequence[Aval], in_place: bool) -> None:
-        self._avals, self._in_place = list(avals), in_place
+        self._number, self._in_place = len(avals), in_place
         small = [i for i, aval in enumerate(avals) if _is_small(aval)]
         self._together = small if len(small) > 1 else []
         self._alone = [i for i in range(len(avals)) if i not in set(self._together)]
+        self._slices: list[tuple[int, slice, Any, tuple[int, ...]]] = []
+        at = 0
+        for i in self._together:
+            aval = avals[i]
+            self._slices.append((i, slice(at, at + aval.size), aval.dtype, tuple(aval.shape)))
+            at += aval.size
+        self._dtypes = {dtype for _, _, dtype, _ in self._slices if dtype.kind != "b"}
 
     def pack(self, *operands: Array) -> list[Array]:
         """In the program."""
@@ -44,16 +51,15 @@ class Packing:
 
     def unpack(self, packed: Sequence[Any]) -> list[Any]:
         """On the host, where axes may stand in front of all."""
-        result: list[Any] = [None] * len(self._avals)
+        result: list[Any] = [None] * self._number
         rest = packed
         if self._together:
-            row, rest, at = np.asarray(packed[0]), packed[1:], 0
-            for i in self._together:
-                aval = self._avals[i]
-                part = row[..., at : at + aval.size]
-                own = part != 0 if aval.dtype == bool else part.view(aval.dtype)
-                result[i] = own.reshape((*row.shape[:-1], *aval.shape))
-                at += aval.size
+            row, rest = np.asarray(packed[0]), packed[1:]
+            lanes = row.shape[:-1]
+            views = {dtype: row.view(dtype) for dtype in self._dtypes}
+            for i, where, dtype, shape in self._slices:
+                own = row[..., where] != 0 if dtype.kind == "b" else views[dtype][..., where]
+                result[i] = own if len(shape) == 1 else own.reshape(lanes + shape)
         for i, x in zip(self._alone, rest, strict=True):
             result[i] = np.asarray(x)
         return result

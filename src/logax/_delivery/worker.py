@@ -64,7 +64,8 @@ class Worker:
         self._idle = False  # the thread waits for something to do
         self._pauses = False  # it has that, and waits for more
         self._stops = False  # it ends when there is nothing to do
-        self._hurry = 0
+        self._hurry = 0  # how many wait for it
+        self._cramped = 0  # how many of them for room
         self.done = 0
         self.discards, self.discarded = False, 0
         self._extra = 0
@@ -142,7 +143,7 @@ class Worker:
         A callback that calls JAX may wait for the very program that waits here. So where nothing is
         done for very long, more is let in, and more again after as long, until something is.
         """
-        with self._in_a_hurry():
+        with self._in_a_hurry(), self._short_of_room():
             while not (self._has_room(size) or self.is_current() or self._thread is None):
                 done = self.done
                 moved = self._changed.wait_for(lambda: self._has_room(size), _VERY_LONG)
@@ -159,18 +160,14 @@ class Worker:
         """Wait until all jobs are done, and say whether they are."""
         while self._thread is None and self._jobs:
             self._do(*self._jobs.popleft())
-        return self.wait_until(self.is_done, deadline)
+        with self._changed:
+            left = None if deadline is None else max(deadline - time.monotonic(), 0)
+            with self._in_a_hurry():
+                return self._changed.wait_for(self.is_done, left)
 
     def is_done(self) -> bool:
         """Whether there is nothing to do."""
         return not self._jobs and (self._idle or self._thread is None)
-
-    def wait_until(self, holds: Callable[[], bool], deadline: float | None) -> bool:
-        """Wait until jobs have made something hold, and say whether it does."""
-        with self._changed:
-            left = None if deadline is None else max(deadline - time.monotonic(), 0)
-            with self._in_a_hurry():
-                return self._changed.wait_for(holds, left)
 
     @contextlib.contextmanager
     def _in_a_hurry(self) -> Iterator[None]:
@@ -181,6 +178,15 @@ class Worker:
             yield
         finally:
             self._hurry -= 1
+
+    @contextlib.contextmanager
+    def _short_of_room(self) -> Iterator[None]:
+        """Be told of every job that is done, which is dear for both."""
+        self._cramped += 1
+        try:
+            yield
+        finally:
+            self._cramped -= 1
 
     def is_current(self) -> bool:
         """Whether this is the thread behind the queue."""
@@ -222,7 +228,9 @@ class Worker:
 
     def _left(self) -> float | None:
         """Seconds until something is to be done that was put off."""
-        return None if self._later is None else max(self._later[0] - time.monotonic(), 0)
+        if self._later is None:
+            return None
+        return min(max(self._later[0] - time.monotonic(), 0), threading.TIMEOUT_MAX)
 
     def _due(self) -> Callable[[], None] | None:
         """What was put off until now."""
@@ -242,7 +250,7 @@ class Worker:
             self._bytes -= size
             self.done += 1
             self._extra = 0
-            if self._hurry:
+            if self._cramped:
                 self._changed.notify_all()
 
 

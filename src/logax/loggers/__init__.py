@@ -1,13 +1,50 @@
-"""Loggers for harvested functions: what becomes of records that are streamed.
+"""Loggers for harvested functions: what becomes of records, in the terminal, on disk, elsewhere.
 
-A logger is given to `tap` or `live` as a callback, and used as a context manager:
+    logger = SaveLogger("runs")
+    state = logger.init(key)            # inside jit and vmap too: one run per key
+    y = logger.tap(f, state)(xs)        # streams while f runs
+    logger.finish(state)
 
-    with ProgressLogger(show="loss") as progress:
-        weights = logax.tap(train, progress, buffer=64)(key)
-
-On the way out it waits for all records and ends what it shows.
+`Logger` says what all of them do. Each destination is a sink in a file of its own; `Sink` says how
+to write another. `ProgressLogger` is a callback for `tap` and `live`, and takes no runs.
 """
 
+from logax.loggers._shell.logger import Logger as Logger
+from logax.loggers._shell.state import RunState as RunState
+from logax.loggers.callback import CallbackLogger as CallbackLogger
+from logax.loggers.console import ConsoleLogger as ConsoleLogger
+from logax.loggers.csv import CSVLogger as CSVLogger
+from logax.loggers.jsonl import JSONLLogger as JSONLLogger
+from logax.loggers.mlflow import MLflowLogger as MLflowLogger
+from logax.loggers.multi import MultiLogger as MultiLogger
 from logax.loggers.progress import ProgressLogger as ProgressLogger
+from logax.loggers.save import SaveLogger as SaveLogger
+from logax.loggers.sink import Portion as Portion
+from logax.loggers.sink import RunInfo as RunInfo
+from logax.loggers.sink import RunRecord as RunRecord
+from logax.loggers.sink import Sink as Sink
+from logax.loggers.sink import Stream as Stream
+from logax.loggers.tensorboard import TensorBoardLogger as TensorBoardLogger
+from logax.loggers.trackio import TrackioLogger as TrackioLogger
+from logax.loggers.wandb import WandbLogger as WandbLogger
 
-__all__ = ["ProgressLogger"]
+__all__ = [
+    "CSVLogger",
+    "CallbackLogger",
+    "ConsoleLogger",
+    "JSONLLogger",
+    "Logger",
+    "MLflowLogger",
+    "MultiLogger",
+    "Portion",
+    "ProgressLogger",
+    "RunInfo",
+    "RunRecord",
+    "RunState",
+    "SaveLogger",
+    "Sink",
+    "Stream",
+    "TensorBoardLogger",
+    "TrackioLogger",
+    "WandbLogger",
+]

@@ -35,9 +35,18 @@ class MultiLogger(Logger):
             elif callable(logger) and not isinstance(logger, type):
                 callbacks.append(logger)
             else:
+                several = isinstance(logger, (list, tuple))
+                advice = (
+                    "Write `MultiLogger(*loggers)`."
+                    if several
+                    else "Loggers for Python loops are combined by `logax.loop.CompositeLogger`."
+                )
                 raise TypeError(
                     f"`MultiLogger` takes loggers and callbacks, and got {received(logger)} at "
-                    f"position {position}. Loggers for Python loops are combined by "
-                    "`logax.loop.CompositeLogger`."
+                    f"position {position}. {advice}"
                 )
+        if len({id(each) for each in [*branches, *callbacks]}) < len(branches) + len(callbacks):
+            raise ValueError(
+                "`MultiLogger` got a logger twice, once inside another `MultiLogger`. Give it once."
+            )
         self._start(branches, callbacks)

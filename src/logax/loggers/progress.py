@@ -10,11 +10,11 @@ from typing import Any, Self
 
 from logax._bars import Bar
 from logax._checks import as_names, at_least
-from logax._delivery.records import record
 from logax._delivery.control import flush
-from logax.loggers._lanes import Lanes
-from logax.loggers._leader import Leader
-from logax.loggers._values import Values
+from logax._delivery.records import record
+from logax.loggers._progress.lanes import Lanes
+from logax.loggers._progress.leader import Leader
+from logax.loggers._progress.values import Values
 
 
 class ProgressLogger:

@@ -5,7 +5,8 @@ NumPy arrays by column, many at a time, always on one thread and in this order:
 
     open(runs)                 once for each run, before its first record
     write(portion) ...         as often as there are records
-    flush()                    after some of them: now they must be safe, and seen by readers
+    flush()                    after some of them, and after runs were opened or closed: now all of
+                               it must be safe, and seen by readers
     close(runs, status)        once for each run
     end()                      when the logger is closed, or Python exits
 

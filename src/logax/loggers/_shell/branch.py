@@ -31,6 +31,7 @@ class Branch:
 
     def __init__(self, sink: Sink, name: str, lanes: str, network: bool) -> None:
         self.sink, self.name, self._lanes = sink, name, lanes
+        self.users = 0  # how many loggers: one, and each `MultiLogger` that it is in
         self._open: dict[RunInfo, int] = {}
         self._failed: dict[RunInfo, None] = {}
         self._streams: dict[int, tuple[Any, tuple[Stream, ...]]] = {}
@@ -53,10 +54,13 @@ class Branch:
         self._streams.clear()
 
     def end(self) -> None:
-        """There will be nothing more."""
+        """One of the loggers that use it sends nothing more; after the last of them it ends."""
+        self.users -= 1
+        if self.users:
+            return
         self._do(self._try, "end", 0, self.sink.end)
         if self._worker is not None:
-            self._worker.drain(None)
+            self._worker.stop()
 
     def check(self) -> None:
         """Raise what went wrong before."""
@@ -76,6 +80,8 @@ class Branch:
             self._open[run] = self._open.get(run, 0) + 1
         if new and not self._try("open", 0, self.sink.open, new):
             self._failed.update(dict.fromkeys(new))
+        elif new:
+            self._try("flush", 0, self.sink.flush)
 
     def _written(self, portions: Sequence[Portion]) -> None:
         written = 0
@@ -124,6 +130,7 @@ class Branch:
         over = [run for run in over if self._failed.pop(run, _NOT_FAILED) is _NOT_FAILED]
         if over:
             self._try("close", 0, self.sink.close, over, status)
+            self._try("flush", 0, self.sink.flush)
 
     def _try(self, what: str, records: int, job: Callable[..., Any], *arguments: Any) -> bool:
         try:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from logax._delivery.packets import Site
-from logax.loggers._shell.portions import Columns
+from logax.loggers._shell.portions import Columns, signature
 from logax.loggers.sink import Portion, Stream
 
 
@@ -22,7 +22,8 @@ class Bundles:
     """What waits for the sinks of one logger."""
 
     def __init__(self) -> None:
-        self._signatures: dict[int, tuple[Site, Any]] = {}
+        self._sites: dict[int, tuple[Site, int]] = {}
+        self._signatures: dict[Any, int] = {}
         self._clear()
 
     def _clear(self) -> None:
@@ -46,17 +47,16 @@ class Bundles:
             self._last.update(dict.fromkeys(keys, bundle))
         bundle.append(columns)
 
-    def _signature(self, columns: Columns) -> Any:
-        """What the columns of one portion have in common."""
+    def _signature(self, columns: Columns) -> int:
+        """A number for what the columns of one portion have in common."""
         site = columns.site
-        known = self._signatures.get(id(site))
+        known = self._sites.get(id(site))
         if known is None or known[0] is not site:
-            spec, skipped = site.spec, 1 if columns.single else 2
-            types = tuple((x.shape[skipped:], x.dtype) for x in columns.arrays)
-            signature = (spec.entries, spec.steps, spec.tags, types)
-            known = self._signatures[id(site)] = (site, signature)
-            if len(self._signatures) > _MANY:
-                self._signatures.clear()
+            if len(self._sites) > _MANY:
+                self._sites.clear()
+            own = signature(site, columns.arrays, 1 if columns.single else 2)
+            number = self._signatures.setdefault(own, len(self._signatures))
+            known = self._sites[id(site)] = (site, number)
         return known[1]
 
     def taken(self) -> list[Portion]:
@@ -85,7 +85,14 @@ def _joined(bundle: list[Columns]) -> Portion:
         masks = [np.ones_like(c.order, bool) if c.real is None else c.real for c in bundle]
         real = np.concatenate(masks, axis)
     whole = dataclasses.replace(first, arrays=arrays, order=order, real=real)
-    return (_sorted(whole) if len(sites) > 1 else whole).portion(sites)
+    return (whole if _is_sorted(bundle) else _sorted(whole)).portion(sites)
+
+
+def _is_sorted(bundle: list[Columns]) -> bool:
+    """Whether columns follow each other in the order of the program, as those of one call do."""
+    last = [int(columns.order.max()) for columns in bundle]
+    first = [int(columns.order.min()) for columns in bundle]
+    return all(end < begin for end, begin in zip(last[:-1], first[1:], strict=True))
 
 
 def _sorted(columns: Columns) -> Columns:
@@ -107,10 +114,16 @@ def _sorted(columns: Columns) -> Columns:
 def streams_of(
     runs: list[Any], lanes: tuple[int, ...], over: tuple[bool, ...], shard: int | None
 ) -> tuple[Stream, ...]:
-    """The stream of each lane: its run, and its indices at the levels that the run spans."""
+    """The stream of each lane: its run, and its indices at the levels that the run spans.
+
+    A run that began on a shard is all on that shard.
+    """
     number = int(np.prod(lanes))
     indices = np.stack(np.unravel_index(np.arange(number), lanes), 1) if lanes else np.zeros((1, 0))
     within = [level for level in range(len(lanes)) if not (level < len(over) and over[level])]
     own = indices[:, within].astype(int).tolist()
     each = runs if len(runs) == number else runs * number
-    return tuple(Stream(run, tuple(lane), shard) for run, lane in zip(each, own, strict=True))
+    return tuple(
+        Stream(run, tuple(lane), None if run is None or run.seeds.shard is not None else shard)
+        for run, lane in zip(each, own, strict=True)
+    )

@@ -33,7 +33,14 @@ class Given:
         if name is not None and not isinstance(name, str):
             raise TypeError(f"`{what}` takes a `name` that is a string, and got {received(name)}.")
         info = {key: value for key, value in info.items() if not (key == "name" and value is None)}
-        self._leaves, self._structure = jax.tree.flatten(dict(info), is_leaf=lambda x: x is None)
+        try:
+            flat = jax.tree.flatten(dict(info), is_leaf=lambda x: x is None)
+        except (TypeError, ValueError) as error:
+            raise TypeError(
+                f"`{what}` takes dictionaries with keys of one type, strings best, and got "
+                f"{received(dict(info))}."
+            ) from error
+        self._leaves, self._structure = flat
         for leaf in self._leaves:
             if not isinstance(leaf, _PLAIN) and not hasattr(leaf, "__array__"):
                 raise TypeError(
@@ -69,10 +76,11 @@ def key_bits(what: str, key: Any) -> Array:
         return jax.random.key_data(key)
     if is_array and key.dtype == jnp.uint32 and key.ndim == 1:
         return key
-    advice = "Write `logger.init(jax.random.key(0))`"
+    advice = f"Write `{what}(jax.random.key(0))`"
     if is_array and (jnp.issubdtype(key.dtype, jax.dtypes.prng_key) or key.dtype == jnp.uint32):
         got = f"an array of shape {key.shape} of them"
         advice = "Write `jax.vmap(logger.init)(keys)`"
     else:
         got = received(key)
-    raise TypeError(f"`{what}.init` takes one PRNG key, and got {got}. {advice}.")
+        advice = f"Write `{what}(..., name={key!r})`" if isinstance(key, str) else advice
+    raise TypeError(f"`{what}` takes one PRNG key, and got {got}. {advice}.")

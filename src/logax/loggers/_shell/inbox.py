@@ -7,7 +7,7 @@ front of the records of the run.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -38,6 +38,7 @@ class Inbox:
       register: Its runs.
       branches: The ways to its sinks.
       callbacks: What else gets each record: a callback as `tap` takes it.
+      let_go: Gives what is called when runs have ended, if it is still there.
     """
 
     def __init__(
@@ -45,9 +46,11 @@ class Inbox:
         name: str,
         register: Register,
         branches: Sequence[Branch],
-        callbacks: Sequence[Any] = (),
+        callbacks: Sequence[Any],
+        let_go: Callable[[], Callable[[], None] | None],
     ) -> None:
         self._name, self._register, self._branches = name, register, branches
+        self._let_go, self._has_ended = let_go, False
         self._routes = [Route(callback, "split", "raise") for callback in callbacks]
         self._reset()
         _all.add(self)
@@ -105,11 +108,10 @@ class Inbox:
             route.deliver(batch)
         if not self._branches:
             return
-        streams = self._streams_of(batch)
-        if streams is None:
-            return
-        for columns in columns_of(batch, streams, self._place):
-            self._bundles.add(columns)
+        for columns in columns_of(batch, self._streams_of(batch), self._place):
+            open_ones = columns.of_open_runs()
+            if open_ones is not None:
+                self._bundles.add(open_ones)
         self._place += len(batch.order)
         if self._bundles.size > _MUCH:
             self.hand_over()
@@ -133,29 +135,30 @@ class Inbox:
         for runs, status in finishing:
             self._close(runs, status)
 
-    def _streams_of(self, batch: Batch) -> tuple[Stream, ...] | None:
-        """The stream of each lane, or None where a run has ended, which is said."""
+    def _streams_of(self, batch: Batch) -> tuple[Stream, ...]:
+        """The stream of each lane; one whose run has ended, which is said, is of no run."""
         owner = batch.owner or Owner(np.zeros((), np.uint32))
         name = (owner.number.tobytes(), batch.lanes, owner.over, batch.shard)
         known = self._streams.get(name)
         if known is not None:
             return known
         numbers = np.ravel(owner.number).tolist()
-        found = [self._register.find(number) for number in numbers]
-        runs = [run for run in found if run is not None]
-        if len(runs) < len(found):
-            self._missed(batch, [n for n, run in zip(numbers, found, strict=True) if run is None])
-            return None
+        runs = [self._register.find(number) for number in numbers]
+        streams = streams_of(runs, batch.lanes, owner.over, batch.shard)
+        if None in runs:
+            gone = [i for i, stream in enumerate(streams) if stream.run is None]
+            self._missed(batch, gone, [n for n in numbers if self._register.find(n) is None])
+            return streams
         if len(self._streams) > _MANY:
             self._streams.clear()
-        streams = streams_of(runs, batch.lanes, owner.over, batch.shard)
         self._streams[name] = streams
         return streams
 
-    def _missed(self, batch: Batch, numbers: Sequence[int]) -> None:
-        names = [self._register.ended(number) or f"number {number}" for number in numbers[:3]]
+    def _missed(self, batch: Batch, lanes: Sequence[int], numbers: Sequence[int]) -> None:
+        names = [self._register.named(number).name for number in numbers[:3]]
         keys = ", ".join(site.named() for site in batch.packet.sites)
-        records = len(batch.order) * int(np.prod(batch.lanes))
+        gone = set(lanes)
+        records = sum(len(lanes) if lane < 0 else lane in gone for _, _, lane in batch.order)
         told = (
             f"`{self._name}` got records of {keys} for a run that is finished: {', '.join(names)}. "
             "Call `logger.finish(state)` after the last call that logs to it. "
@@ -177,11 +180,16 @@ class Inbox:
         if ended:
             for branch in self._branches:
                 branch.close(ended, status)
+        let_go = self._let_go()
+        if let_go is not None:
+            let_go()
 
     def _end(self) -> None:
         self.settle()
-        for branch in self._branches:
-            branch.end()
+        if not self._has_ended:
+            self._has_ended = True
+            for branch in self._branches:
+                branch.end()
 
 
 def _hand_over_all() -> None:

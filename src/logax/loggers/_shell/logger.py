@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import sys
+import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -16,6 +17,7 @@ from logax._checks import one_of
 from logax._compat import Array, Tree
 from logax._delivery.ask import ask
 from logax._delivery.control import flush
+from logax._delivery.emit import shard_here
 from logax._errors import add_note, caller, described, received
 from logax._harvest.choice import Names
 from logax._harvest.live import live
@@ -74,11 +76,16 @@ class Logger:
     def _start(self, branches: Sequence[Branch], callbacks: Sequence[Any] = ()) -> None:
         self._name = type(self).__name__
         self._branches, self._callbacks = list(branches), list(callbacks)
-        self._owner = Owner(self._name)
         self._register = Register()
-        self._inbox = Inbox(self._name, self._register, self._branches, self._callbacks)
+        self._owner = Owner(self._name, self._register)
+        let_go = weakref.WeakMethod(self._let_go)
+        self._inbox = Inbox(self._name, self._register, self._branches, self._callbacks, let_go)
+        self._exit_lock = threading.Lock()
         self._closed = False
-        self._at_exit = _ending(weakref.ref(self))
+        for branch in self._branches:
+            branch.users += 1
+        # A logger that is dropped has no open runs: those keep it.
+        weakref.finalize(self, self._inbox.end).atexit = False
 
     # Runs.
 
@@ -98,19 +105,36 @@ class Logger:
           TypeError: `key` is none, or `info` holds what cannot be stored.
         """
         self._check_open()
-        bits = key_bits(self._name, key)
-        given = Given(f"{self._name}.init", info)
-        return self._begin(given, [bits])
+        what = f"{self._name}.init"
+        bits, given = key_bits(what, key), Given(what, info)
+        shard = shard_here()
+        on_shard = [] if shard is None else [shard]
 
-    def _begin(self, given: Given, keys: list[Array]) -> RunState:
         def answer(lanes: tuple[int, ...], arrays: Sequence[Any]) -> Any:
-            bits, values = (arrays[0], arrays[1:]) if keys else (None, arrays)
-            runs = self._register.begin(Seeds(given.filled(values), lanes, bits))
-            self._inbox.begin(runs)
+            bits, *values = arrays
+            index = int(values.pop(0).flat[0]) if on_shard else None
+            runs = self._begin_runs(Seeds(given.filled(values), lanes, bits, shard=index))
             return [run.number for run in runs]
 
-        self._stay_at_exit()
-        return RunState(ask(answer, [*keys, *given.arrays]), self._owner)
+        return RunState(ask(answer, [bits, *on_shard, *given.arrays]), self._owner)
+
+    def _begin_runs(self, seeds: Seeds) -> list[LiveRun]:
+        runs = self._register.begin(seeds)
+        self._inbox.begin(runs)
+        with self._exit_lock:
+            # Anew, so that it comes before what a destination has registered until now.
+            atexit.unregister(self._end_at_exit)
+            atexit.register(self._end_at_exit)
+        return runs
+
+    def _let_go(self) -> None:
+        """Some runs have ended: without any this logger may be dropped."""
+        with self._exit_lock:
+            if not self._register.has_any():
+                atexit.unregister(self._end_at_exit)
+
+    def _end_at_exit(self) -> None:
+        self._end("crashed" if hasattr(sys, "last_value") else "finished")
 
     def finish(self, state: RunState) -> None:
         """The run has ended: all of it is written, and the destination is told.
@@ -136,10 +160,9 @@ class Logger:
         self._inbox.finish([run for run in found if run is not None])
         return np.zeros(lanes, np.uint32)
 
-    @contextlib.contextmanager
     def run(
         self, key: Array | None = None, *, resume: str | None = None, **info: Any
-    ) -> Iterator[RunState]:
+    ) -> contextlib.AbstractContextManager[RunState]:
         """A run for the length of a block: finished at its end, or marked as crashed.
 
             with logger.run(name="baseline", config=config) as state:
@@ -151,7 +174,16 @@ class Logger:
           **info: As `init` takes it.
         """
         self._check_open()
-        state = self._begun(key, resume, info)
+        what = f"{self._name}.run"
+        bits = None if key is None else np.asarray(key_bits(what, key))[None]
+        return self._block(bits, Given(what, info), resume)
+
+    @contextlib.contextmanager
+    def _block(self, bits: Any, given: Given, resume: str | None) -> Iterator[RunState]:
+        values = [np.asarray(x)[None] for x in given.arrays]
+        found = None if resume is None else self._found(resume)
+        (run,) = self._begin_runs(Seeds(given.filled(values), (), bits, found))
+        state = RunState(np.uint32(run.number), self._owner)
         try:
             yield state
         except BaseException as error:
@@ -160,24 +192,20 @@ class Logger:
         else:
             self._end_run(state, "finished")
 
-    def _begun(self, key: Array | None, resume: str | None, info: dict[str, Any]) -> RunState:
-        bits = None if key is None else np.asarray(key_bits(self._name, key))[None]
-        given = Given(f"{self._name}.run", info)
-        values = [np.asarray(x)[None] for x in given.arrays]
-        found = None if resume is None else self._found(resume)
-        runs = self._register.begin(Seeds(given.filled(values), (), bits, found))
-        self._inbox.begin(runs)
-        self._stay_at_exit()
-        return RunState(np.uint32(runs[0].number), self._owner)
-
     def _found(self, run: str) -> str:
         if not isinstance(run, str) or not run:
             raise TypeError(
                 f"`{self._name}.run` takes as `resume` the id or the name of a run, and got "
                 f"{received(run)}. `logax.load(path)` lists runs."
             )
+        flush()  # what began just now can be found then
         for branch in self._branches:
             run = branch.sink.find(run)
+        if any(run == live.info("split").id for live in self._register):
+            raise ValueError(
+                f"`{self._name}.run` cannot resume the run {run}, which is still open here. Finish "
+                "it first, or log to the state that it has."
+            )
         return run
 
     def _crashed(self, state: RunState, error: BaseException) -> None:
@@ -191,14 +219,14 @@ class Logger:
             self._inbox.close(self._live(state), "crashed")
 
     def _end_run(self, state: RunState, status: str) -> None:
-        trouble: BaseException | None = None
         try:
             flush()
-        except Exception as error:  # noqa: BLE001 - raised below, once the run is closed
-            trouble = error
+        except BaseException as error:
+            if not isinstance(error, Exception):  # an interrupt: nobody knows what was missed
+                status = "crashed"
+            self._inbox.close(self._live(state), status)
+            raise
         self._inbox.close(self._live(state), status)
-        if trouble is not None:
-            raise trouble
         flush()
 
     def close(self) -> None:
@@ -206,7 +234,6 @@ class Logger:
         if self._closed:
             return
         self._closed = True
-        atexit.unregister(self._at_exit)
         self._end("finished")
 
     def _end(self, status: str) -> None:
@@ -314,9 +341,9 @@ class Logger:
         return RunLoop(self, view, schedule, info)
 
     @contextlib.contextmanager
-    def streamed_live(self) -> Iterator[Any]:
+    def streamed_live(self, **info: Any) -> Iterator[Any]:
         """Where `logax.live(logger)` sends what runs in its block: a run of its own."""
-        with self.run() as state:
+        with self.run(**info) as state:
             yield LiveRoute(self._inbox, state.number)
 
     # What is right to ask.
@@ -350,8 +377,9 @@ class Logger:
         for each in np.ravel(number).tolist():
             run = self._register.find(each)
             if run is None:
+                name = self._register.named(each).name
                 raise ValueError(
-                    f"The run {self._register.ended(each)} of this `{self._name}` is finished. "
+                    f"The run {name} of this `{self._name}` is finished. "
                     "Make a new one with `logger.init(key)`, or go on with it by "
                     "`logger.run(resume=...)`."
                 )
@@ -365,19 +393,3 @@ class Logger:
     def _check_open(self) -> None:
         if self._closed:
             raise RuntimeError(f"This `{self._name}` is closed. Make a new one.")
-
-    def _stay_at_exit(self) -> None:
-        """End the runs when Python exits, before what a destination has registered until now."""
-        atexit.unregister(self._at_exit)
-        atexit.register(self._at_exit)
-
-
-def _ending(logger: Callable[[], Logger | None]) -> Callable[[], None]:
-    """What ends the runs of a logger that is still there when Python exits."""
-
-    def at_exit() -> None:
-        found = logger()
-        if found is not None:
-            found._end("crashed" if hasattr(sys, "last_value") else "finished")
-
-    return at_exit

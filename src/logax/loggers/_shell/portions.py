@@ -8,6 +8,7 @@ differ, each lane has rows of its own, which are gathered with a mask.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -48,6 +49,18 @@ class Columns:
         """In bytes."""
         return sum(x.nbytes for x in self.arrays)
 
+    def of_open_runs(self) -> Columns | None:
+        """Without the streams whose run has ended; None if there are no others."""
+        kept = [i for i, stream in enumerate(self.streams) if stream.run is not None]
+        if len(kept) == len(self.streams):
+            return self
+        if not kept:
+            return None
+        streams = tuple(self.streams[i] for i in kept)
+        real = None if self.real is None else self.real[kept]
+        arrays = [x[kept] for x in self.arrays]
+        return Columns(self.site, streams, arrays, self.order[kept], real, False)
+
     def portion(self, sites: Sequence[str]) -> Portion:
         """As a sink takes it."""
         arrays, order, real = self.arrays, self.order, self.real
@@ -62,12 +75,12 @@ class Columns:
 def columns_of(batch: Batch, streams: tuple[Stream, ...], first: int) -> Iterator[Columns]:
     """The records of a batch, given the stream of each lane and the place of the first record."""
     if not batch.lanes and len(batch.order) == 1:  # the most common case, in the shortest way
-        yield _single(batch, 0, slice(0, 1), streams, np.array([first]))
+        ((number, row, _),) = batch.order
+        yield _single(batch, number, slice(row, row + 1), streams, np.array([first]))
         return
     order = np.array(batch.order, np.int64).reshape(-1, 3)
     place = np.arange(first, first + len(order))
-    for number in _sites(order[:, 0]):
-        own = order[:, 0] == number
+    for number, own in _stretches(batch, order[:, 0]):
         rows, lanes, places = order[own, 1], order[own, 2], place[own]
         if not batch.lanes:
             yield _single(batch, number, _sliced(rows), streams, places)
@@ -77,11 +90,39 @@ def columns_of(batch: Batch, streams: tuple[Stream, ...], first: int) -> Iterato
             yield _gathered(batch, number, (rows, lanes, places), streams)
 
 
-def _sites(column: Any) -> list[int]:
-    """The sites, in the order of their first records."""
+def signature(site: Site, arrays: Sequence[Any], axes: int) -> Any:
+    """What columns that can be joined have in common, given how many axes count records."""
+    spec = site.spec
+    types = tuple((x.shape[axes:], x.dtype) for x in arrays)
+    return spec.entries, spec.steps, spec.tags, types
+
+
+def _stretches(batch: Batch, column: Any) -> Iterator[tuple[int, Any]]:
+    """Each site, and which records are of it.
+
+    Sites that share a key and cannot be joined take turns, so that every key is in order.
+    """
     if (column == column[0]).all():
-        return [int(column[0])]
-    return list(dict.fromkeys(column.tolist()))
+        yield int(column[0]), slice(None)
+    elif _clash(batch, np.unique(column).tolist()):
+        turns = np.flatnonzero(np.diff(column)) + 1
+        for begin, end in itertools.pairwise([0, *turns.tolist(), len(column)]):
+            yield int(column[begin]), slice(begin, end)
+    else:
+        for number in dict.fromkeys(column.tolist()):
+            yield number, column == number
+
+
+def _clash(batch: Batch, numbers: Sequence[int]) -> bool:
+    """Whether sites share a key and cannot be joined."""
+    known: dict[str, Any] = {}
+    for number in numbers:
+        site, over = batch.packet.sites[number], batch.over_lanes[number]
+        arrays = [x[0] if v else x for x, v in zip(batch.rows[number].arrays, over, strict=True)]
+        own = signature(site, arrays, 1)
+        if any(known.setdefault(key, own) != own for key in site.keys):
+            return True
+    return False
 
 
 def _sliced(rows: Any) -> Any:

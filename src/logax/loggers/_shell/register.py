@@ -17,11 +17,12 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
+from logax._version import __version__
 from logax.loggers.sink import RunInfo
 
 LANES = ("split", "aggregate", "group")
@@ -31,11 +32,12 @@ class Seeds:
     """All runs of one `init`: one, or one for each lane of the `vmap` around it.
 
     Args:
-      given: What was given to `init`, with arrays that have the lanes in front.
-      varying: Of which of its leaves that holds.
+      given: Gives what was given to `init` for one lane, or with None for all of them.
       lanes: How many lanes there are at each level.
       keys: The bits of the key of each lane.
       resumed: The id of the run that goes on, if it does.
+      shard: Which shard of a `shard_map` this `init` was on, if it was inside of one: each shard
+        begins runs of its own.
     """
 
     def __init__(
@@ -44,8 +46,9 @@ class Seeds:
         lanes: tuple[int, ...],
         keys: Any = None,
         resumed: str | None = None,
+        shard: int | None = None,
     ) -> None:
-        self._given, self._keys, self.lanes = given, keys, lanes
+        self._given, self._keys, self.lanes, self.shard = given, keys, lanes, shard
         self.began = time.time()
         self._resumed = resumed is not None
         self.id = resumed or _new_id(self.began)
@@ -57,7 +60,9 @@ class Seeds:
 
     def run(self, index: int, grouped: bool = False) -> RunInfo:
         """The run of one lane."""
-        lane = tuple(int(i) for i in np.unravel_index(index, self.lanes)) if self.lanes else ()
+        lane: tuple[int, ...] = () if self.shard is None else (self.shard,)
+        if self.lanes:
+            lane += tuple(int(i) for i in np.unravel_index(index, self.lanes))
         info = dict(self._given(index))
         end = "".join(f"-{i}" for i in lane)
         group = info.get("name", self.id) if grouped else None
@@ -69,16 +74,15 @@ class Seeds:
             f"{self.id}{end}", name, info, self.began, machine, group, lane, None, self._resumed
         )
 
+    @functools.cached_property
     def aggregate(self) -> RunInfo:
         """All lanes as one run."""
         if not self.lanes:
             return self.run(0)
         info = dict(self._given(None))
         name = info.pop("name", self.id)
-        return RunInfo(
-            self.id, name, info, self.began, machine_facts(), lanes=self.number,
-            resumed=self._resumed,
-        )  # fmt: skip
+        known = (self.id, name, info, self.began, machine_facts())
+        return RunInfo(*known, lanes=self.number, resumed=self._resumed)
 
 
 @dataclasses.dataclass(eq=False)
@@ -99,19 +103,26 @@ class LiveRun:
     def info(self, lanes: str) -> RunInfo:
         """What a sink knows it by, which depends on what becomes of lanes."""
         if lanes == "aggregate":
-            known = vars(self.seeds)
-            if "_aggregate" not in known:
-                known["_aggregate"] = self.seeds.aggregate()
-            found: RunInfo = known["_aggregate"]
-            return found
+            return self.seeds.aggregate
         if lanes not in self._infos:
             self._infos[lanes] = self.seeds.run(self.index, lanes == "group")
         return self._infos[lanes]
 
     @property
-    def name(self) -> str:
-        """Its name."""
-        return self.info("split").name
+    def named(self) -> Named:
+        """Its id and its name."""
+        info = self.info("split")
+        return Named(info.id, info.name)
+
+
+class Named(NamedTuple):
+    """What a run is known by."""
+
+    id: str
+    name: str
+
+
+_UNKNOWN = Named("unknown", "unknown")
 
 
 class Register:
@@ -121,7 +132,7 @@ class Register:
         self._lock = threading.Lock()
         self._numbers = itertools.count(1)
         self._live: dict[int, LiveRun] = {}
-        self._ended: dict[int, str] = {}
+        self._ended: dict[int, Named] = {}
 
     def begin(self, seeds: Seeds) -> list[LiveRun]:
         """The runs of a new `init`."""
@@ -134,16 +145,21 @@ class Register:
         """The run of a number, if it has not ended."""
         return self._live.get(number)
 
-    def ended(self, number: int) -> str | None:
-        """The name of a run that has ended."""
-        return self._ended.get(number)
+    def named(self, number: int) -> Named:
+        """The id and the name of a run, also of one that has ended."""
+        run = self._live.get(number)
+        return self._ended.get(number, _UNKNOWN) if run is None else run.named
 
     def end(self, runs: Sequence[LiveRun]) -> list[LiveRun]:
         """Have runs ended, and give those that were not before."""
         with self._lock:
             ended = [run for run in runs if self._live.pop(run.number, None) is not None]
-            self._ended.update((run.number, run.name) for run in ended)
+            self._ended.update((run.number, run.named) for run in ended)
         return ended
+
+    def has_any(self) -> bool:
+        """Whether a run has not ended."""
+        return bool(self._live)
 
     def __iter__(self) -> Iterator[LiveRun]:
         with self._lock:
@@ -164,8 +180,6 @@ def _process_token(process: int) -> str:
 @functools.cache
 def machine_facts() -> Mapping[str, Any]:
     """Where a run takes place, and with what."""
-    from logax import __version__  # noqa: PLC0415 - the package imports this module
-
     return {
         "host": socket.gethostname(),
         "process": os.getpid(),

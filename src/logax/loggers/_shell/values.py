@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,13 +10,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from logax._compat import Array
+from logax._columns.rows import is_key_array
+from logax._compat import Array, ConcreteArray
 from logax._delivery.direct import send
 from logax._delivery.packets import Owner, Packet, Rows, Site, Stream
 from logax._delivery.routes import Batch
+from logax._delivery.troubles import troubles
 from logax._delivery.worker import worker
 from logax._harvest.sending import send_logs
-from logax._log import LogSpec, entries_of, step_of
+from logax._log import Entry, Leaf, LogSpec, entries_of, step_of
 from logax._logdict import logdict
 from logax.loggers._shell.inbox import Inbox
 from logax.loop._copies import copied, on_their_way
@@ -23,6 +26,11 @@ from logax.loop._copies import copied, on_their_way
 
 def log_values(inbox: Inbox, number: Array, data: Any, steps: dict[str, Any], site: str) -> None:
     """Write one record to a run, without waiting for what is still being computed."""
+    if _are_plain(data, steps) and not isinstance(number, jax.core.Tracer):
+        arrays = [*map(_as_array, data.values()), *map(_as_array, steps.values())]
+        types = tuple((x.shape, x.dtype) for x in arrays)
+        _put(inbox, _packet(tuple(data), tuple(steps), site, types), arrays, number)
+        return
     given = [*jax.tree.leaves(dict(data) if isinstance(data, Mapping) else data), number]
     inside = any(isinstance(x, jax.core.Tracer) for x in [*given, *steps.values()])
     entries, arrays = entries_of(data, site, on_host=not inside)
@@ -31,17 +39,59 @@ def log_values(inbox: Inbox, number: Array, data: Any, steps: dict[str, Any], si
     if inside:
         send(spec, [*arrays, *counters], inbox.take, owner=jnp.asarray(number))
         return
-    kept = on_their_way(copied([*arrays, *counters]))
-    worker.put(sum(x.nbytes for x in kept), _deliver, inbox, spec, kept, number)
+    _put(inbox, _packet_of(spec), [*arrays, *counters], number)
 
 
-def _deliver(inbox: Inbox, spec: LogSpec, arrays: Sequence[Any], number: Any) -> None:
+def _are_plain(data: Any, steps: Mapping[str, Any]) -> bool:
+    """Whether these are numbers and arrays under plain names: most records are, by far."""
+    return (
+        type(data) is dict
+        and all(type(key) is str and key for key in data)
+        and all(map(_is_plain, data.values()))
+        and _WHOLE.issuperset(map(type, steps.values()))
+    )
+
+
+def _is_plain(value: Any) -> bool:
+    kind = type(value)
+    return kind in _NUMBERS or (kind is ConcreteArray and not is_key_array(value))
+
+
+def _as_array(value: Any) -> Any:
+    return value if type(value) is ConcreteArray else np.asarray(value)
+
+
+@functools.lru_cache(maxsize=1024)
+def _packet(keys: tuple[str, ...], steps: tuple[str, ...], site: str, types: Any) -> Packet:
+    """What such a record is; the same object for the same types, so that records join quickly."""
+    entries = (Entry(key, _ONE, (Leaf(key, 0),)) for key in keys)
+    return _packet_of(LogSpec(tuple(entries), steps, (), False, site))
+
+
+def _packet_of(spec: LogSpec) -> Packet:
+    return Packet((Site(spec),), (False,), 0, (Stream(),), last=False, owned=True)
+
+
+def _put(inbox: Inbox, packet: Packet, arrays: Sequence[Any], number: Any) -> None:
+    if any(isinstance(x, jax.Array) for x in arrays):
+        arrays = on_their_way(copied(arrays))
+    size = _OBJECTS + sum(x.nbytes for x in arrays)
+    if not worker.put(size, _deliver, inbox, packet, arrays, number):
+        troubles.dropped(packet.sites[0].named(), 1)
+
+
+def _deliver(inbox: Inbox, packet: Packet, arrays: Sequence[Any], number: Any) -> None:
     """Take in a record on the thread of delivery, which may wait for its values."""
     rows = Rows([np.asarray(x)[None] for x in arrays], np.zeros(1, np.int32), None)
-    packet = Packet((Site(spec),), (False,), 0, (Stream(),), last=False, owned=True)
     narrow = [(False,) * len(arrays)]
     owner = Owner(np.asarray(number))
     inbox.deliver(Batch(packet, (), None, [rows], narrow, [(0, 0, -1)], owner))
+
+
+_OBJECTS = 512  # bytes that Python needs for a record
+_ONE = jax.tree.structure(0)
+_NUMBERS = {bool, int, float, np.float64, np.float32, np.int64, np.int32, np.bool_}
+_WHOLE = {int, np.int64, np.int32}
 
 
 def log_columns(inbox: Inbox, name: str, number: Array, logs: logdict) -> None:

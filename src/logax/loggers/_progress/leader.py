@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from logax._delivery.records import record
-from logax.loggers._lanes import Lanes
+from logax.loggers._progress.lanes import Lanes
 
 
 class Leader:

@@ -1,0 +1,6 @@
+"""How far a program is, by its records.
+
+leader   which of its keys says so
+lanes    where the lanes of that key are
+values   the last values that stand next to the bar
+"""
