@@ -1,0 +1,103 @@
+"""Functions that log, as users write them.
+
+They stand by themselves, so that each compiles once however many destinations are tested.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from logax._log import log
+
+
+def growth(x: Any) -> Any:
+    """Three records of one key, with a step."""
+
+    def body(x: Any, i: Any) -> Any:
+        x = x * 2
+        log({"loss": x}, step=i)
+        return x, None
+
+    return jax.lax.scan(body, x, jnp.arange(3))[0]
+
+
+def episodes(x: Any) -> Any:
+    """Two steps, of which one is called `step`."""
+
+    def body(x: Any, i: Any) -> Any:
+        log({"a": x}, episode=i // 2, step=10 * i)
+        return x + 1, None
+
+    return jax.lax.scan(body, x, jnp.arange(4))[0]
+
+
+def said_twice(x: Any) -> Any:
+    """One key, without a step."""
+    log({"a": x})
+    log({"a": x + 1})
+    return x
+
+
+def arrays(x: Any) -> Any:
+    """Arrays."""
+    log({"v": x, "m": x.reshape(2, 2)}, step=1)
+    return x
+
+
+def count_to(n: Any) -> Any:
+    """As many records as the argument says."""
+
+    def body(i: Any) -> Any:
+        log({"i": 10 * i}, step=i)
+        return i + 1
+
+    return jax.lax.while_loop(lambda i: i < n, body, 0)
+
+
+def even_and_odd() -> Any:
+    """Branches that log differently."""
+
+    def step(_: Any, i: Any) -> Any:
+        jax.lax.cond(
+            i % 2 == 0,
+            lambda: log({"even": i, "both": -i}, step=i),
+            lambda: log({"odd": i, "both": i}, step=i),
+        )
+        return None, None
+
+    return jax.lax.scan(step, None, jnp.arange(4))
+
+
+def count_from(start: Any) -> Any:
+    """Four records of a long loop."""
+
+    def body(i: Any, _: Any) -> Any:
+        log({"i": i}, step=i)
+        return i + 1, None
+
+    return jax.lax.scan(body, start, length=4)[0]
+
+
+def loop_in_a_loop() -> Any:
+    """Records of two loops."""
+
+    def outer(_: Any, i: Any) -> Any:
+        def inner(_: Any, j: Any) -> Any:
+            log({"inner": j}, step=i * 3 + j)
+            return None, None
+
+        jax.lax.scan(inner, None, jnp.arange(3))
+        log({"outer": i}, step=i * 3 + 2)
+        return None, None
+
+    return jax.lax.scan(outer, None, jnp.arange(2))
+
+
+def tagged(x: Any) -> Any:
+    """What can be chosen by name or tag."""
+    log({"a": x, "b": x + 1}, step=0)
+    log({"c": x}, step=1, tags="rare")
+    return x

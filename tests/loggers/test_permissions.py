@@ -1,0 +1,74 @@
+"""What may not be written is refused when a logger is made.
+
+Whoever is root may write everywhere: a process without privileges has to try.
+"""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import textwrap
+
+import pytest
+
+_NOBODY = 65534
+
+_TRY = """
+    import json, os, sys
+    import logax.loggers as loggers
+    import tensorboardX.proto.event_pb2, tensorboardX.summary, tensorboardX.record_writer
+
+    if os.geteuid() == 0:
+        os.setgroups([])
+        os.setgid({nobody})
+        os.setuid({nobody})
+    answers = {{}}
+    for name, place in json.loads(sys.argv[1]):
+        try:
+            getattr(loggers, name)(place)
+        except PermissionError as error:
+            answers[name, place] = str(error)
+    print(json.dumps([[*tried, answer] for tried, answer in answers.items()]))
+"""
+
+_REFUSED = {
+    ("JSONLLogger", "open/file"): "`JSONLLogger` may not write to the file /open/file.",
+    ("CSVLogger", "open/file"): "`CSVLogger` may not write to the file /open/file.",
+    ("JSONLLogger", "closed/a.jsonl"): "`JSONLLogger` may not write to the folder /closed.",
+    ("CSVLogger", "closed/a.csv"): "`CSVLogger` may not write to the folder /closed.",
+    ("TensorBoardLogger", "closed"): "`TensorBoardLogger` may not write to the folder /closed.",
+    ("TensorBoardLogger", "closed/t"): "`TensorBoardLogger` may not make the folder /closed/t.",
+    ("SaveLogger", "closed"): "`SaveLogger` may not write to the folder /closed.",
+    ("SaveLogger", "closed/s"): "`SaveLogger` may not make the folder /closed/s.",
+}
+
+
+@pytest.fixture(scope="module")
+def answers():
+    """What a process without privileges is told, by logger and place."""
+    # The folders of pytest can be entered by their owner only.
+    with tempfile.TemporaryDirectory() as name:
+        top = pathlib.Path(name)
+        top.chmod(0o755)
+        (top / "open").mkdir()
+        (top / "open").chmod(0o777)
+        (top / "open" / "file").touch(mode=0o444)
+        (top / "closed").mkdir()
+        (top / "closed").chmod(0o555)
+        tries = [(logger, f"{top}/{place}") for logger, place in _REFUSED]
+        done = subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(_TRY).format(nobody=_NOBODY), json.dumps(tries)],
+            capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        (top / "closed").chmod(0o755)
+    return {
+        (logger, os.path.relpath(place, top)): answer.replace(str(top), "")
+        for logger, place, answer in json.loads(done.stdout)
+    }
+
+
+@pytest.mark.parametrize(("logger", "place"), _REFUSED)
+def test_a_place_without_permission_is_refused_at_once(answers, logger, place):
+    assert answers[logger, place] == _REFUSED[logger, place]
