@@ -1,0 +1,8 @@
+"""`python -m logax` is the command `logax`."""
+
+import sys
+
+from logax._command import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,200 @@
+"""What a run has logged: by key and leaf one array of all records.
+
+A pytree is a column for each leaf, called by its flat name (`grad/w`); histograms and images are
+one value. A key whose records changed their shape midway is several columns, one after the other.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from logax._columns.rows import is_key_array, is_missing, leaf_name, shape_name
+from logax._command.errors import CommandError
+from logax._command.page import safe
+from logax._logdict import logdict, matches
+from logax._runs.errors import RunsError
+from logax._runs.run import Run
+from logax._show import HistogramBins, ImagePixels
+from logax.loggers._text.cells import is_shown
+
+Numbers = np.ndarray[Any, Any]
+_LISTED = 12
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Column:
+    """All records of one leaf; in every array the lanes come first, then the records.
+
+    Attributes:
+      name: The flat name.
+      value: An array, typed PRNG keys, or a histogram or image of arrays.
+      steps: By name the step of each record.
+      real: Which rows are records.
+    """
+
+    name: str
+    value: Any
+    steps: dict[str, Numbers]
+    real: Numbers
+
+    @property
+    def lanes(self) -> tuple[int, ...]:
+        """The shape of the lanes; () where there are none."""
+        return tuple(self.real.shape[:-1])
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """That of one record."""
+        return tuple(jax.tree.leaves(self.value)[0].shape[self.real.ndim :])
+
+    @property
+    def kind(self) -> str:
+        """What one record is."""
+        if isinstance(self.value, HistogramBins):
+            return f"{self.shape[0]} bins"
+        if isinstance(self.value, ImagePixels):
+            return f"image {'x'.join(map(str, self.shape))}"
+        if is_key_array(self.value):
+            return "key" + (str(list(self.shape)) if self.shape else "")
+        return shape_name(self.value.dtype, self.shape)
+
+    def numbers(self) -> Numbers | None:
+        """One number for each record, NaN for padding; None where there is none.
+
+        Of arrays it is the mean of the elements, of complex numbers the magnitude, of histograms
+        their mean.
+        """
+        if isinstance(self.value, HistogramBins):
+            found = _mean_of_bins(self.value)
+        elif isinstance(self.value, ImagePixels) or is_key_array(self.value):
+            return None
+        else:
+            found = _plain_numbers(self.value)
+            if self.shape:
+                rows = found.reshape(*self.real.shape, -1)
+                found = rows.mean(axis=-1) if rows.shape[-1] else np.full(self.real.shape, np.nan)
+        return np.where(self.real, found, np.nan)
+
+    def elements(self) -> Numbers | None:
+        """All real numbers that were logged, in one row; of histograms the outermost edges."""
+        if isinstance(self.value, HistogramBins):
+            edges = _plain_numbers(self.value.edges)[self.real]
+            return edges[:, [0, -1]].ravel()
+        if isinstance(self.value, ImagePixels) or is_key_array(self.value):
+            return None
+        return _plain_numbers(self.value)[self.real].ravel()
+
+    def axis(self, name: str | None = None) -> tuple[str, Numbers]:
+        """The x of each record: the step called `step`, else the first, else a count."""
+        for each in [name] if name else ["step", *self.steps]:
+            step = self.steps.get(each)
+            if step is not None and step.ndim == self.real.ndim:
+                known = self.real & ~is_missing(step)
+                return each, np.where(known, step.astype(np.float64), np.nan)
+        count = np.broadcast_to(np.arange(self.real.shape[-1], dtype=np.float64), self.real.shape)
+        return "record", np.where(self.real, count, np.nan)
+
+
+def columns_of(run: Run, wanted: Sequence[str] = ()) -> list[Column]:
+    """All columns of a run, or those that these names and globs of keys or leaves choose.
+
+    Raises:
+      CommandError: There is nothing of such a name.
+    """
+    keys = list(run)
+    likely = [key for key in keys if not wanted or any(_may_hold(key, name) for name in wanted)]
+    read = logs_of(run, likely)
+    found = [(key, column) for key in likely for column in _of_key(key, read[key])]
+    if not wanted:
+        return [column for _, column in found]
+    chosen = {}
+    for name in wanted:
+        own = [x for key, x in found if matches(key, [name]) or matches(x.name, [name])]
+        if not own:
+            raise CommandError(_no_key(run, name, keys))
+        chosen.update({id(column): column for column in own})
+    return list(chosen.values())
+
+
+def logs_of(run: Run, keys: Sequence[str]) -> dict[str, list[logdict]]:
+    """By key its records; of a key that changed midway one logdict for each form."""
+    if not keys:
+        return {}
+    try:
+        logs = run.logdict(*keys)
+    except RunsError:
+        raise
+    except ValueError:  # one of them has changed
+        return {key: run.parts(key) for key in keys}
+    return {key: [logs] for key in keys}
+
+
+def keys_of(run: Run, wanted: Sequence[str]) -> list[str]:
+    """The keys that names and globs choose, whole.
+
+    Raises:
+      CommandError: There is no such key.
+    """
+    keys = list(run)
+    for name in wanted:
+        if not any(matches(key, [name]) for key in keys):
+            raise CommandError(_no_key(run, name, keys))
+    return [key for key in keys if not wanted or matches(key, wanted)]
+
+
+def real_rows(logs: logdict, key: str) -> Numbers:
+    """Which rows of a key are records, lanes first."""
+    count = np.asarray(logs.count[key])
+    leaves = jax.tree.leaves(logs[key])
+    length = leaves[0].shape[count.ndim] if leaves else int(count.max(initial=0))
+    return np.arange(length) < count[..., None]
+
+
+def steps_of(logs: logdict, key: str) -> dict[str, Numbers]:
+    """By name the steps of a key."""
+    return {name: np.asarray(own[key]) for name, own in logs.steps.items() if key in own}
+
+
+def _of_key(key: str, read: Sequence[logdict]) -> Iterator[Column]:
+    for logs in read:
+        real, steps = real_rows(logs, key), steps_of(logs, key)
+        for path, leaf in jax.tree_util.tree_leaves_with_path(logs[key], is_leaf=is_shown):
+            yield Column(leaf_name(key, path), leaf, steps, real)
+
+
+def _may_hold(key: str, name: str) -> bool:
+    return matches(key, [name]) or name.startswith(f"{key}/") or any(x in name for x in "*?[")
+
+
+def _no_key(run: Run, name: str, keys: Sequence[str]) -> str:
+    near = difflib.get_close_matches(name, [key for key in keys if len(key) < 200], 3)
+    shown = [safe(key) for key in near or keys[:_LISTED]]
+    more = f" and {len(keys) - len(shown)} more" if not near and len(keys) > len(shown) else ""
+    called = safe(run.name)
+    if not keys:
+        return f"nothing was logged in run {called}, and so not {safe(name)!r}."
+    hint = "Did you mean" if near else "There is"
+    end = "?" if near else "."
+    return f"{safe(name)!r} was not logged in run {called}. {hint} {', '.join(shown)}{more}{end}"
+
+
+def _plain_numbers(x: Any) -> Numbers:
+    array = np.asarray(x)
+    if jnp.issubdtype(array.dtype, jnp.complexfloating):
+        array = np.abs(array)
+    return array.astype(np.float64)
+
+
+def _mean_of_bins(bins: HistogramBins) -> Numbers:
+    counts, edges = _plain_numbers(bins.counts), _plain_numbers(bins.edges)
+    total = counts.sum(axis=-1)
+    weighted = (counts * (edges[..., :-1] / 2 + edges[..., 1:] / 2)).sum(axis=-1)
+    mean: Numbers = np.divide(weighted, total, out=np.full(total.shape, np.nan), where=total > 0)
+    return mean

@@ -1,0 +1,122 @@
+"""`logax compare`: runs side by side."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from logax._command.choice import RUNS_HELP, add_command, add_path, all_of, opened, short_ids
+from logax._command.columns import columns_of
+from logax._command.errors import CommandError
+from logax._command.ls import facts_of
+from logax._command.page import flat, safe, write, write_json
+from logax._command.sides import write_tables
+from logax._command.summary import Summary, summary_of
+from logax._runs.run import Run
+from logax.loggers._text.cells import as_json
+
+_EXAMPLE = """\
+  logax compare baseline wider
+  logax compare 'lr-*' --keys loss
+  logax compare baseline last --json"""
+
+
+def add(commands: Any) -> argparse.ArgumentParser:
+    """How it is called."""
+    parser = add_command(commands, "compare", "show runs side by side", _EXAMPLE)
+    parser.add_argument("names", nargs="+", metavar="RUN", help=RUNS_HELP)
+    parser.add_argument(
+        "--keys", nargs="+", default=[], metavar="KEY", help="only these: names or globs"
+    )
+    add_path(parser)
+    parser.add_argument("--json", action="store_true", help="print an object in JSON")
+    return parser
+
+
+def run(options: Any) -> int:
+    """Write the tables."""
+    runs = opened(options.path)
+    chosen = all_of(runs, options.names)
+    if len(chosen) < 2:
+        raise CommandError(
+            f"to compare takes two runs or more, and {' '.join(map(safe, options.names))} means "
+            f"one: {safe(chosen[0].name)}. Give another, or a glob of names such as 'lr-*'."
+        )
+    found = [_summaries(each, options.keys) for each in chosen]
+    _check_keys(options.keys, found, chosen)
+    keys = list(dict.fromkeys(name for each in found for name in each))
+    infos = [flat(each.info) for each in chosen]
+    differing, same = _differing(infos)
+    if options.json:
+        write_json(_facts(chosen, found, keys, {name: _row_of(infos, name) for name in differing}))
+        return 0
+    labels = _labels(chosen, short_ids(runs))
+    write_tables(
+        labels, found, keys, [{name: x[name] for name in differing if name in x} for x in infos]
+    )
+    if same:
+        more = f"{same} more in `info`" if differing else f"What is in `info` ({same})"
+        write("", f"{more} {'are' if differing and same > 1 else 'is'} the same in all.")
+    return 0
+
+
+def _summaries(run: Run, wanted: Sequence[str]) -> dict[str, Summary]:
+    try:
+        logged = columns_of(run, wanted)
+    except CommandError:  # one of several may lack a key
+        logged = [x for name in wanted for x in _some(run, name)]
+    return {column.name: summary_of(column) for column in logged}
+
+
+def _some(run: Run, name: str) -> list[Any]:
+    try:
+        return columns_of(run, [name])
+    except CommandError:
+        return []
+
+
+def _check_keys(wanted: Sequence[str], found: Sequence[Any], chosen: Sequence[Run]) -> None:
+    if wanted and not any(found):
+        columns_of(chosen[0], wanted)  # raises, and says what there is
+
+
+def _labels(runs: Sequence[Run], short: Mapping[str, str]) -> list[str]:
+    names = [run.name for run in runs]
+    return [
+        short[run.id] if name == run.id or names.count(name) > 1 else safe(name, 24)
+        for run, name in zip(runs, names, strict=True)
+    ]
+
+
+def _row_of(infos: Sequence[Mapping[str, Any]], name: str) -> list[Any]:
+    return [info.get(name) for info in infos]
+
+
+def _differing(infos: Sequence[Mapping[str, Any]]) -> tuple[list[str], int]:
+    """What was given differently, and how much was given alike."""
+    names = dict.fromkeys(name for info in infos for name in info)
+    texts = {
+        name: {json.dumps(as_json(info[name])) if name in info else None for info in infos}
+        for name in names
+    }
+    differing = [name for name in names if len(texts[name]) > 1]
+    return differing, len(names) - len(differing)
+
+
+def _facts(
+    runs: Sequence[Run],
+    found: Sequence[Mapping[str, Summary]],
+    keys: Sequence[str],
+    infos: Mapping[str, Any],
+) -> dict[str, Any]:
+    def of(key: str) -> list[Any]:
+        own = [each.get(key) for each in found]
+        return [None if one is None else one.as_json() for one in own]
+
+    return {
+        "runs": [facts_of(run) for run in runs],
+        "keys": {key: of(key) for key in keys},
+        "info": infos,
+    }

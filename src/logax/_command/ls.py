@@ -1,0 +1,134 @@
+"""`logax ls`: a table of runs."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from fnmatch import fnmatchcase
+from typing import Any
+
+from logax._command.census import Count, counts_of
+from logax._command.choice import STORE, add_command, opened, short_ids, whole
+from logax._command.page import number, safe, table, write_json
+from logax._runs.format import CRASHED, FINISHED, RUNNING
+from logax._runs.run import Run
+from logax._runs.tables import moment, span
+
+_EXAMPLE = """\
+  logax ls
+  logax ls runs --status running
+  logax ls runs --name 'lr-*' --limit 5 --json"""
+_HEADS = ("id", "name", "status", "began", "lasted", "records", "keys", "step", "group")
+
+
+def add(commands: Any) -> argparse.ArgumentParser:
+    """How it is called."""
+    parser = add_command(commands, "ls", "list the runs of a folder, the newest last", _EXAMPLE)
+    parser.add_argument(
+        "path",
+        nargs="?",
+        default=STORE,
+        metavar="PATH",
+        help=f"the folder that was given to `SaveLogger`, or a file in it (default: {STORE})",
+    )
+    parser.add_argument(
+        "--status", choices=(RUNNING, FINISHED, CRASHED), help="only those of this status"
+    )
+    parser.add_argument("--name", metavar="GLOB", help="only those whose name matches: 'lr-*'")
+    parser.add_argument("--limit", type=whole, metavar="N", help="only the newest N")
+    parser.add_argument("--json", action="store_true", help="print a list in JSON")
+    return parser
+
+
+def run(options: Any) -> int:
+    """Write the table."""
+    runs = opened(options.path)
+    every = list(runs.values())
+    chosen = [each for each in every if _is_wanted(each, options)]
+    if options.limit is not None:
+        chosen = chosen[len(chosen) - min(options.limit, len(chosen)) :]
+    counts = counts_of(runs, chosen)
+    if options.json:
+        write_json([_facts(each, counts[each.id]) for each in chosen])
+    if not chosen:
+        sys.stderr.write(f"logax ls: {_nothing(len(every), options)}\n")
+        return 1
+    if not options.json:
+        short = short_ids(runs)
+        table(
+            _HEADS,
+            [_row(each, short[each.id], counts[each.id]) for each in chosen],
+            ("records", "keys", "step", "lasted"),
+        )
+    return 0
+
+
+def _is_wanted(run: Run, options: Any) -> bool:
+    if options.name is not None and not fnmatchcase(run.name, options.name):
+        return False
+    return options.status is None or run.status == options.status
+
+
+def _nothing(number_of_runs: int, options: Any) -> str:
+    where = safe(options.path, 200)
+    if not number_of_runs:
+        return f"there are no runs in {where} yet. `SaveLogger({where!r})` writes them."
+    return f"none of the {number_of_runs} runs in {where} is as --status, --name and --limit say."
+
+
+def _row(run: Run, short: str, count: Count) -> list[str]:
+    name = run.name
+    return [
+        short,
+        "" if name == run.id else safe(name),
+        run.status,
+        moment(run.began),
+        _lasted(run),
+        str(count.records),
+        str(len(count.keys)),
+        _step(count),
+        "" if run.group is None else safe(run.group),
+    ]
+
+
+def _lasted(run: Run) -> str:
+    ended = run.ended
+    if ended is None and run.status == RUNNING:
+        ended = time.time()
+    ended = run.updated if ended is None else ended
+    return "" if ended is None else span(ended - run.began)
+
+
+def _step(count: Count) -> str:
+    """The last step, of the one that is the x-axis."""
+    name = "step" if "step" in count.steps else next(iter(count.steps), None)
+    if name is None:
+        return ""
+    text = number(count.steps[name])
+    return text if name == "step" else f"{safe(name, 20)} {text}"
+
+
+def _facts(run: Run, count: Count) -> dict[str, Any]:
+    return {
+        **facts_of(run),
+        "records": count.records,
+        "keys": list(count.keys),
+        "steps": count.steps,
+    }
+
+
+def facts_of(run: Run) -> dict[str, Any]:
+    """What `--json` says of a run, whatever was logged."""
+    began, ended = run.began, run.ended
+    return {
+        "id": run.id,
+        "name": run.name,
+        "status": run.status,
+        "began": began,
+        "ended": ended,
+        "duration": None if ended is None else ended - began,
+        "group": run.group,
+        "lane": run.lane,
+        "lanes": run.lanes,
+    }
