@@ -28,8 +28,10 @@ from benchmarks import (
     iterations,
     loops,
     peers,
+    runs,
     stores,
     streams,
+    trackers,
     trajectories,
 )
 from benchmarks.case import Case
@@ -45,6 +47,8 @@ CASES: list[Case] = [
     *iterations.CASES,
     *loops.CASES,
     *trajectories.CASES,
+    *runs.CASES,
+    *trackers.CASES,
 ]
 
 
@@ -67,10 +71,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.list:
         print("\n".join(f"{case.group}: {case.name}" for case in chosen))
         return
-    for library in [*peers.missing(), *loops.missing(), *trajectories.missing()]:
+    without = (peers, loops, trajectories, trackers)
+    for library in [name for module in without for name in module.missing()]:
         print(f"{library} is not installed: no rows that need it", file=sys.stderr)
     # First, while the process has not taken the memory that is measured.
-    remarks = [] if options.quick or options.only else trajectories.remarks()
+    remarks = [] if options.quick or options.only else [*trajectories.remarks(), *runs.remarks()]
     effort = QUICK if options.quick else Effort(total_seconds=options.seconds)
     rows = []
     for case in chosen:

@@ -1,5 +1,6 @@
 """The benchmark program runs, its report is complete, and the docs quote what was measured."""
 
+import dataclasses
 import importlib
 import json
 import re
@@ -62,6 +63,25 @@ def test_programs_that_return_different_arrays_are_not_compared(program: ModuleT
     unlike = case.Case("a group", "an unequal pair", None, lambda: (by_hand, logged))
     with pytest.raises(RuntimeError, match=r"an unequal pair: by hand .*, with logax"):
         unlike.run(timing.QUICK)
+
+
+def test_runs_of_many_seeds_take_little_more_on_disk_than_their_values(
+    program: ModuleType,
+) -> None:
+    runs = importlib.import_module("benchmarks.runs")
+    assert 1 < runs.bytes_on_disk(seeds=64) <= 1.3
+
+
+def test_what_a_row_reads_back_from_disk_is_what_was_logged(program: ModuleType) -> None:
+    runs = importlib.import_module("benchmarks.runs")
+    timing = importlib.import_module("benchmarks.timing")
+    case = next(case for case in runs.CASES if "buffer=64, delivery time" in case.name)
+    assert case.run(timing.QUICK).by_hand == pytest.approx(0.03)
+
+    allowed, saved = case.make()
+    wrong = dataclasses.replace(allowed, expected=[values + 1 for values in allowed.expected])
+    with pytest.raises(AssertionError, match="delivery time"):
+        dataclasses.replace(case, make=lambda: (wrong, saved)).run(timing.QUICK)
 
 
 def test_text_that_is_in_no_row_is_an_error_that_says_how_to_see_them(
