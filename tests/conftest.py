@@ -21,6 +21,6 @@ _SAME_EVERY_TIME = hypothesis.settings(
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
     print_blob=True,
 )
-hypothesis.settings.register_profile("default", _SAME_EVERY_TIME, max_examples=150)
+hypothesis.settings.register_profile("default", _SAME_EVERY_TIME, max_examples=60)
 hypothesis.settings.register_profile("slow", _SAME_EVERY_TIME, max_examples=1000)
 hypothesis.settings.load_profile("default")

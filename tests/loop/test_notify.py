@@ -10,7 +10,6 @@ import signal
 import socket
 import sys
 import threading
-import warnings
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -29,6 +28,7 @@ from logax._delivery.forks import _renewed
 from logax._delivery.worker import Worker, worker
 from logax.loop import CompositeLogger, NotifyLogger, RingBufferLogger, _webhook, notify
 from loops import Particles, held_state, run
+from storage_processes import run as run_program
 
 LONG = 60.0  # seconds
 SECRET = "T0/hidden"
@@ -568,18 +568,21 @@ def test_a_worker_that_is_stopped_does_its_jobs_ends_and_begins_again() -> None:
     assert done == [0, 0, 1, 1]
 
 
-def test_a_forked_child_has_workers_that_work() -> None:
-    own, done, gate = Worker("own"), threading.Event(), threading.Event()
-    own.put(0, gate.wait, LONG)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of threads and forks
-        pid = os.fork()
-    if pid == 0:
-        own.put(0, done.set)
-        os._exit(7 if done.wait(LONG) and len(own._jobs) == 0 else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
-    gate.set()
-    own.stop()
+def test_a_forked_child_has_workers_that_work(tmp_path: Path) -> None:
+    program = """
+from logax._delivery.worker import Worker
+warnings.simplefilter("ignore")  # of threads and forks
+own, done, gate = Worker("own"), threading.Event(), threading.Event()
+own.put(0, gate.wait, 60)
+pid = os.fork()
+if pid == 0:
+    own.put(0, done.set)
+    os._exit(7 if done.wait(60) and len(own._jobs) == 0 else 1)
+print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+gate.set()
+own.stop()
+"""
+    assert run_program(program, tmp_path) == (0, "7\n", "")
 
 
 def test_steps_of_numpy_and_jax_are_posted_as_numbers(server: Server) -> None:
