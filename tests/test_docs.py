@@ -2,12 +2,14 @@
 
 Every block of Python in README.md and docs/ runs, the blocks of one page in order and in one
 namespace, in an empty working directory. Only a comment right before a block keeps it from running:
-`<!-- not run: the reason -->`.
+`<!-- not run: the reason -->`. A page that uses services (W&B, MLflow, Trackio) runs in a process
+of its own, which is told to keep all of it in that directory.
 """
 
 import inspect
 import os
 import re
+import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,14 +18,18 @@ from types import ModuleType
 import pytest
 
 import logax
+import logax.loggers
 import logax.loop
 import logax.storage
+import logax.testing
 
 ROOT = Path(__file__).resolve().parent.parent
 GUIDES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PAGES = [*GUIDES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
 NOT_RUN = 0
 """How many blocks are marked as not run. It grows only with a block that cannot run here."""
+
+WITH_SERVICES = {"docs/destinations.md"}
 
 FENCE = re.compile(r"^(?P<indent> *)(?P<fence>`{3,}|~{3,})(?P<info>.*)$")
 
@@ -99,7 +105,44 @@ def links_of(page: Path) -> list[str]:
     return [link for link in links if not re.match(r"[a-z]+:", link)]
 
 
-@pytest.mark.parametrize("page", GUIDES, ids=name_of)
+def program_of(page: Path) -> str:
+    """All programs of a page as one. Its line numbers are those of the page."""
+    lines: list[str] = []
+    for block in blocks_of(page.read_text()):
+        if block.language in {"python", "py"} and block.reason is None:
+            lines += [""] * (block.line - len(lines)) + block.code.splitlines()
+    return "\n".join(lines)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(WITH_SERVICES))
+def test_every_program_of_a_page_with_services_runs(name: str, tmp_path: Path) -> None:
+    program = tmp_path / "page.py"
+    program.write_text(program_of(ROOT / name))
+    known = {key: value for key, value in os.environ.items() if not key.startswith("WANDB_")}
+    done = subprocess.run(
+        [sys.executable, "-W", "error::UserWarning:__main__", str(program)],
+        cwd=tmp_path,
+        env={
+            **known,
+            "PYTHONPATH": os.pathsep.join(sys.path),
+            "HOME": str(tmp_path),
+            "TRACKIO_DIR": str(tmp_path / "trackio"),
+            "WANDB_ERROR_REPORTING": "false",
+            "MLFLOW_DISABLE_TELEMETRY": "true",
+            "DO_NOT_TRACK": "true",
+        },
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+IN_PROCESS = [page for page in GUIDES if name_of(page) not in WITH_SERVICES]
+
+
+@pytest.mark.parametrize("page", IN_PROCESS, ids=name_of)
 def test_every_program_of_a_page_runs(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -148,7 +191,7 @@ def test_every_link_to_our_own_pages_leads_somewhere(page: Path) -> None:
 
 PUBLIC = {
     f"{module.__name__}.{name}": getattr(module, name)
-    for module in (logax, logax.loop, logax.storage)
+    for module in (logax, logax.loggers, logax.loop, logax.storage, logax.testing)
     for name in module.__all__
     if module is logax or name not in logax.__all__
 }

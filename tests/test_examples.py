@@ -8,14 +8,18 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
+
+import logax
+
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def said_by(name: str, *options: str) -> list[str]:
+def said_by(name: str, *options: str, folder: Path = ROOT) -> list[str]:
     """What an example prints, line by line."""
     done = subprocess.run(
         [sys.executable, str(ROOT / "examples" / name), *options],
-        cwd=ROOT,
+        cwd=folder,
         capture_output=True,
         encoding="utf-8",
         env={**os.environ, "PYTHONIOENCODING": "utf-8"},
@@ -27,6 +31,30 @@ def said_by(name: str, *options: str) -> list[str]:
 
 def iterations_in(lines: list[str]) -> list[int]:
     return [int(found[1]) for line in lines if (found := re.match(r"Optim.*: iter=(\d+) ", line))]
+
+
+def test_the_demo_keeps_a_run_for_each_seed_beside_earlier_ones_and_draws_them(
+    tmp_path: Path,
+) -> None:
+    logax.save({"loss": np.zeros(60, np.float32)}, tmp_path / "runs", name="earlier")
+    (tmp_path / "demo.png").write_bytes(b"an earlier one")
+    lines = said_by("demo.py", "--seeds", "6", "--steps", "60", folder=tmp_path)
+    assert any(line.startswith("6 seeds of 60 steps in one compiled call: ") for line in lines)
+    commands = [line.split()[2] for line in lines if line.startswith("$ logax ")]
+    assert commands == ["ls", "show", "plot"]
+    assert sum(" finished " in line for line in lines) == 5  # the newest, as `ls` has them
+    assert lines[-1] == "The curves are in demo.png, the runs in runs."
+    assert (tmp_path / "demo.png").read_bytes().startswith(b"\x89PNG")
+
+    runs = logax.load(tmp_path / "runs")
+    assert [run.name for run in runs.values()] == ["earlier", *(f"moons-{i}" for i in range(6))]
+    assert {run.status for run in runs.values()} == {"finished"}
+    loss = runs["loss"][1:]
+    assert loss.shape == (6, 60)
+    assert (loss[:, -10:].mean(axis=1) < loss[:, :10].mean(axis=1)).all()
+    run = runs.find("moons-5")
+    assert np.array_equal(run.steps["step"]["test/loss"], [0, 20, 40])
+    assert run.info == {"width": 24, "batch": 128, "steps": 60}
 
 
 def test_the_curve_fit_finds_the_curve_and_says_how() -> None:

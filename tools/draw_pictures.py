@@ -5,21 +5,31 @@
 `demo.png`, `simulation.png` and `trajectory.png` are what the examples of these names draw.
 `molecules.png` is drawn from the logs of the first program in docs/log.md, so that the page shows
 the logs of its own code.
-Needs logax and matplotlib.
+`console.svg` is what `ConsoleLogger` shows of 64 seeds of a small network.
+Needs logax, matplotlib and rich.
 """
 
 from __future__ import annotations
 
+import io
+import os
 import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from matplotlib.figure import Figure
+from rich.console import Console
+from rich.text import Text
+
+import logax
+from logax.loggers.console import ConsoleLogger
 
 ROOT = Path(__file__).resolve().parent.parent
 IMAGES = ROOT / "docs" / "images"
@@ -38,11 +48,12 @@ def first_program(page: Path) -> dict[str, Any]:
 
 
 def draw_by(example: str) -> Callable[[Path], None]:
-    """Let an example draw its plot."""
+    """Let an example draw its plot; what else it writes is not kept."""
 
     def draw(output: Path) -> None:
         program = ROOT / "examples" / example
-        subprocess.run([sys.executable, program, "--output", output], check=True)
+        with tempfile.TemporaryDirectory() as folder:
+            subprocess.run([sys.executable, program, "--output", output], cwd=folder, check=True)
 
     return draw
 
@@ -70,10 +81,73 @@ def draw_molecules(output: Path) -> None:
     figure.savefig(output, dpi=120)
 
 
+class Terminal(io.StringIO):
+    """A terminal that remembers what was drawn."""
+
+    def isatty(self) -> bool:
+        """Yes."""
+        return True
+
+    def last(self) -> str:
+        """The last drawing: what follows the last line that was erased."""
+        return self.getvalue().rpartition("\x1b[2K")[2].rstrip("\n")
+
+
+def train(key: Any) -> None:
+    """Fit a sine with a small network."""
+    first, second, points = jax.random.split(key, 3)
+    weights = {
+        "in": 2 * jax.random.normal(first, (32,)),
+        "bias": jax.random.normal(points, (32,)),
+        "out": jax.random.normal(second, (32,)) / 6,
+    }
+
+    def loss(weights: Any, x: Any) -> Any:
+        hidden = jnp.tanh(jnp.outer(x, weights["in"]) + weights["bias"])
+        return jnp.mean((hidden @ weights["out"] - jnp.sin(x)) ** 2)
+
+    def update(weights: Any, step: Any) -> Any:
+        x = jax.random.uniform(jax.random.fold_in(points, step), (64,), minval=-2, maxval=2)
+        value, gradient = jax.value_and_grad(loss)(weights, x)
+        norm = jnp.sqrt(sum(jnp.sum(g**2) for g in jax.tree.leaves(gradient)))
+        rate = 0.01 * (1 + jnp.cos(jnp.pi * step / 2000))
+        logax.log(
+            {
+                "loss": value,
+                "gradient": norm,
+                "rate": rate,
+                "weights": logax.Histogram(weights["in"], bins=24),
+            },
+            step=step,
+        )
+        return jax.tree.map(lambda w, g: w - rate * g, weights, gradient), None
+
+    jax.lax.scan(update, weights, jnp.arange(2000))
+
+
+def draw_console(output: Path) -> None:
+    """Draw the table of 64 seeds, in the letters of whoever looks at it."""
+    os.environ |= {"COLUMNS": "92", "LINES": "24", "TERM": "xterm-256color"}
+    terminal = Terminal()
+    logger = ConsoleLogger(file=terminal, window=2000)
+    states = jax.vmap(logger.init)(jax.random.split(jax.random.key(0), 64))
+    keys = jax.random.split(jax.random.key(1), 64)
+    jax.vmap(lambda state, key: logger.tap(train, state, buffer=50)(key))(states, keys)
+    logger.finish(states)
+    console = Console(record=True, file=io.StringIO(), width=92)
+    console.print(Text.from_ansi(terminal.last()))
+    # Without the fonts that it would fetch from elsewhere, and the line about who made it.
+    drawn = re.sub(
+        r"@font-face \{.*?\}|<!--.*?-->", "", console.export_svg(title="logax"), flags=re.S
+    )
+    output.write_text(re.sub(r"\s*\n\s*", "\n", drawn))
+
+
 def main() -> None:
     """Draw all of them."""
     IMAGES.mkdir(exist_ok=True)
     pictures = {
+        "console.svg": draw_console,
         "demo.png": draw_by("demo.py"),
         "molecules.png": draw_molecules,
         "simulation.png": draw_by("simulation.py"),
