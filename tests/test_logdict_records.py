@@ -21,7 +21,7 @@ LENGTH = 5
 COUNTS = st.one_of(st.none(), st.lists(st.integers(0, LENGTH + 3), min_size=3, max_size=3))
 BOUNDS = st.one_of(st.none(), st.integers(-LENGTH - 2, LENGTH + 2))
 PLACES = st.sampled_from(["numpy", "numpy", "numpy", "jax", "jit"])  # the last two compile
-small = hypothesis.settings(max_examples=40)
+small = hypothesis.settings(max_examples=25)
 
 
 def columns(counts: list[int] | None, lanes: bool, offset: int = 0) -> logdict:

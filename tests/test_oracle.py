@@ -56,14 +56,14 @@ def test_a_reduction_of_no_records_has_no_records(program: Program) -> None:
         check_reduction(program, STATES[:1], how)
 
 
-@settings(max_examples=10)
+@settings(max_examples=7)
 @given(programs(), states())
 @compiled_quickly()
 def test_a_random_program_logs_what_the_oracle_recorded(program: Program, state: State) -> None:
     check_records(program, state)
 
 
-@settings(max_examples=6)
+@settings(max_examples=4)
 @given(programs(), st.lists(states(), min_size=3, max_size=4))
 @compiled_quickly()
 def test_each_lane_of_a_random_program_logs_what_the_oracle_recorded(
@@ -79,7 +79,7 @@ def test_spool_and_jit_commute_on_random_programs(program: Program, state: State
     check_jitted(program, state)
 
 
-@settings(max_examples=6)
+@settings(max_examples=4)
 @given(programs(), st.lists(states(), min_size=1, max_size=2), st.integers(2, 3))
 @compiled_quickly()
 def test_an_interval_thins_random_programs(
@@ -88,7 +88,7 @@ def test_an_interval_thins_random_programs(
     check_kept(program, lanes, interval=interval)
 
 
-@settings(max_examples=6)
+@settings(max_examples=4)
 @given(programs(), st.lists(states(), min_size=1, max_size=2), st.integers(1, 4))
 @compiled_quickly()
 def test_a_small_capacity_keeps_the_last_records_of_random_programs(
@@ -97,7 +97,7 @@ def test_a_small_capacity_keeps_the_last_records_of_random_programs(
     check_kept(program, lanes, capacity=capacity)
 
 
-@settings(max_examples=8)
+@settings(max_examples=5)
 @given(
     programs(kinds=REAL),
     st.lists(states(), min_size=1, max_size=2),
@@ -111,21 +111,21 @@ def test_a_reduction_of_a_random_program_is_that_of_numpy(
     check_reduction(program, lanes, how, interval)
 
 
-@settings(max_examples=6)
+@settings(max_examples=4)
 @given(programs(unbounded=False), states())
 @compiled_quickly()
 def test_the_gradient_through_spool_is_the_plain_one(program: Program, state: State) -> None:
     check_gradient(program, state)
 
 
-@settings(max_examples=6)
+@settings(max_examples=4)
 @given(programs_for_gradients(), states())
 @compiled_quickly()
 def test_spool_sees_the_records_inside_a_gradient(program: Program, state: State) -> None:
     check_inside_gradient(program, state)
 
 
-@settings(max_examples=6)
+@settings(max_examples=4)
 @given(programs(), states(), st.booleans(), st.integers(0, 2))
 @compiled_quickly()
 def test_nested_harvests_share_random_programs_by_name(

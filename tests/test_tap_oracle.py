@@ -54,7 +54,7 @@ def test_each_lane_of_a_hard_program_delivers_its_records(program: Program, buff
     check_tapped_lanes(program, buffer, STATES, whole=buffer == 7)
 
 
-@settings(max_examples=6)
+@settings(max_examples=4)
 @given(programs(), buffers, states())
 @compiled_quickly()
 def test_a_random_program_delivers_what_the_oracle_recorded(
@@ -63,7 +63,7 @@ def test_a_random_program_delivers_what_the_oracle_recorded(
     check_tapped(program, buffer, state)
 
 
-@settings(max_examples=5)
+@settings(max_examples=4)
 @given(programs(), st.sampled_from((1, 2, 7, 64)), st.lists(states(), min_size=3, max_size=4))
 @compiled_quickly()
 def test_each_lane_of_a_random_program_delivers_its_records(
@@ -81,7 +81,7 @@ def test_tap_and_jit_commute_on_random_programs(
     check_tapped_jitted(program, buffer, state)
 
 
-@settings(max_examples=4)
+@settings(max_examples=3)
 @given(programs(), buffers, states(), st.integers(2, 3))
 @compiled_quickly()
 def test_an_interval_thins_what_random_programs_deliver(
@@ -90,7 +90,7 @@ def test_an_interval_thins_what_random_programs_deliver(
     check_tapped_interval(program, buffer, state, interval)
 
 
-@settings(max_examples=6)
+@settings(max_examples=4)
 @given(programs(unbounded=False), buffers, states())
 @compiled_quickly()
 def test_the_gradient_through_tap_is_the_plain_one(
