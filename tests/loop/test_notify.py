@@ -22,8 +22,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+import logax
 from gates import pending
-from logax import EveryNStep
+from logax import DeliveryError, EveryNStep
 from logax._delivery.forks import _renewed
 from logax._delivery.worker import Worker, worker
 from logax.loop import CompositeLogger, NotifyLogger, RingBufferLogger, _webhook, notify
@@ -566,6 +567,27 @@ def test_a_worker_that_is_stopped_does_its_jobs_ends_and_begins_again() -> None:
         assert not thread.is_alive()
         assert own.is_done()
     assert done == [0, 0, 1, 1]
+
+
+def test_a_thread_that_dies_is_told_and_costs_no_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    own, done, faults = Worker("own", short_turns=False), list[int](), [MemoryError("no room")]
+
+    def due() -> None:
+        if faults:
+            raise faults.pop()
+
+    monkeypatch.setattr(own, "_due", due)
+    own.put(0, done.append, 0)
+    assert own.drain(None)
+    own.put(0, faults.append, MemoryError("none again"))  # and the thread dies
+    own.put(0, done.append, 1)
+    assert own.drain(None)
+    own.put(0, done.append, 2)  # which starts another one
+    assert own.drain(None)
+    own.stop(waits=True)
+    assert done == [0, 1, 2]
+    with pytest.raises(DeliveryError, match="Delivery failed: MemoryError: no room"):
+        logax.flush()
 
 
 def test_a_forked_child_has_workers_that_work(tmp_path: Path) -> None:

@@ -135,6 +135,43 @@ def test_rows_from_the_step_that_a_run_resumes_with_come_anew(tmp_path: Path) ->
         assert len(reader.focus_group("start")) == 0  # step 0 comes anew, too
 
 
+def test_a_writer_that_is_entered_again_goes_on_and_never_drops_its_own_rows(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "a.h5"
+    goes_on = HDF5StorageWriter(path, ONE, np.float32(0), mode="a")
+    for steps in (range(3), range(3, 5)):
+        with goes_on:
+            for step, state in counted(steps):
+                goes_on.log(state, step)
+    assert frames(path)[1] == [0, 1, 2, 3, 4]
+    for options in ({"mode": "w"}, {"mode": "a", "start_step": 0}):
+        writer = HDF5StorageWriter(path, ONE, np.float32(0), **options)  # type: ignore[arg-type]
+        with writer:
+            writer.log(np.float32(7), 7)
+        with pytest.raises(RuntimeError) as caught, writer:
+            pass
+        assert str(caught.value) == (
+            "`HDF5StorageWriter` was entered once more, which would drop rows that it has written "
+            f'to {path}. Make another writer: with `mode="a"` it goes on after them, with '
+            '`mode="w"` it replaces them.'
+        )
+        assert frames(path)[1] == [7]
+
+
+@pytest.mark.parametrize("size", [1, 2**20])  # many rows in a block, and one
+def test_a_file_may_be_continued_often_among_rows_out_of_order(size: int, tmp_path: Path) -> None:
+    path = tmp_path / "a.h5"
+    first = np.zeros(size, np.int8)
+    times = 5 if size > 1 else 500
+    for _ in range(times):
+        written(path, whole, 1, [(9, first), (3, first)], first, mode="a", start_step=5)
+    assert frames(path)[1] == [3, 9]
+    with HDF5StorageWriter(path, ONE, first, mode="a", start_step=5) as writer:
+        assert writer._run is not None
+        assert writer._run.trajectory.safe_rows == {"frames": times}  # and none that was cut
+
+
 @pytest.mark.parametrize(
     ("view", "schedule", "difference"),
     [
@@ -410,8 +447,31 @@ def test_a_row_that_comes_while_the_block_ends_is_stored_or_refused(tmp_path: Pa
 
 def test_a_file_that_is_deleted_under_its_writer_is_told(tmp_path: Path) -> None:
     writer = HDF5StorageWriter(tmp_path / "a.h5", ONE, np.float32(0))
-    with pytest.raises(StorageError, match="the file was deleted while"), writer:
+    with pytest.raises(StorageError) as caught, writer:
         os.unlink(tmp_path / "a.h5")
+    assert str(caught.value) == (
+        f"`HDF5StorageWriter` could not write to {tmp_path / 'a.h5'}: StorageError: the file was "
+        "deleted while it was being written. Rows that are safe in it: 0 of `frames`. When the "
+        'cause is mended, go on with `mode="a"`.'
+    )
+
+
+def test_a_file_that_is_deleted_is_told_in_the_loop_and_none_of_its_rows_is_called_safe(
+    tmp_path: Path,
+) -> None:
+    writer = HDF5StorageWriter(tmp_path / "a.h5", ONE, np.float32(0), flush_seconds=0)
+
+    def loop() -> None:
+        with writer:
+            writer.log(np.float32(0), 0)
+            with HDF5StorageReader(tmp_path / "a.h5") as reader:
+                next(reader.follow("frames"))  # it is safe
+            os.unlink(tmp_path / "a.h5")
+            for step in range(1, 2**40):
+                writer.log(np.float32(step), step)
+
+    with pytest.raises(StorageError, match=r"deleted while .* 0 of `frames`"):
+        loop()
 
 
 def test_many_steps_that_never_come_cost_nothing(tmp_path: Path) -> None:

@@ -146,7 +146,9 @@ class Worker:
         with self._in_a_hurry(), self._short_of_room():
             while not (self._has_room(size) or self.is_current() or self._thread is None):
                 done = self.done
-                moved = self._changed.wait_for(lambda: self._has_room(size), _VERY_LONG)
+                moved = self._changed.wait_for(
+                    lambda: self._has_room(size) or self._thread is None, _VERY_LONG
+                )
                 if not moved and self.done == done and self._grows:
                     if not self._extra:
                         troubles.warn(
@@ -158,12 +160,14 @@ class Worker:
 
     def drain(self, deadline: float | None) -> bool:
         """Wait until all jobs are done, and say whether they are."""
-        while self._thread is None and self._jobs:
-            self._do(*self._jobs.popleft())
-        with self._changed:
-            left = None if deadline is None else max(deadline - time.monotonic(), 0)
-            with self._in_a_hurry():
-                return self._changed.wait_for(self.is_done, left)
+        while True:
+            while self._thread is None and self._jobs:
+                self._do(*self._jobs.popleft())
+            with self._changed, self._in_a_hurry():
+                left = None if deadline is None else max(deadline - time.monotonic(), 0)
+                self._changed.wait_for(lambda: self.is_done() or self._thread is None, left)
+                if self.is_done() or self._thread is not None:
+                    return self.is_done()
 
     def is_done(self) -> bool:
         """Whether there is nothing to do."""
@@ -196,6 +200,19 @@ class Worker:
         return not self._bytes or self._bytes + size <= self.limit + self._extra
 
     def _run(self) -> None:
+        """Do the jobs; who comes after a fault of ours, or one of Python's, starts another thread.
+
+        A job's own errors are no such fault.
+        """
+        try:
+            self._work()
+        except BaseException as error:  # noqa: BLE001 - told at the next chance
+            with self._changed:
+                self._thread, self._idle, self._pauses = None, False, False
+                self._changed.notify_all()
+            _tell(self._run, error)
+
+    def _work(self) -> None:
         usual = sys.getswitchinterval()
         while True:
             later = self._due()
@@ -243,15 +260,19 @@ class Worker:
         try:
             job(*arguments)
         except BaseException as error:  # noqa: BLE001 - the thread must live on
-            failure = DeliveryError(f"Delivery failed: {described(error)}")
-            failure.__cause__ = error
-            troubles.failed(job, failure)
+            _tell(job, error)
         with self._changed:
             self._bytes -= size
             self.done += 1
             self._extra = 0
             if self._cramped:
                 self._changed.notify_all()
+
+
+def _tell(who: Callable[..., None], error: BaseException) -> None:
+    failure = DeliveryError(f"Delivery failed: {described(error)}")
+    failure.__cause__ = error
+    troubles.failed(who, failure)
 
 
 worker = Worker()

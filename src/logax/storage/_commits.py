@@ -56,6 +56,7 @@ class Stand:
       columns: These rows, for each leaf.
       cuts: Pairs (end, step): of the rows before `end` those at and after `step` are void.
       checks: Of a group that is written once, when it is: a checksum for each array.
+      void: How many rows the cuts leave out, where the file is being written. Not in the file.
     """
 
     rows: int
@@ -63,11 +64,12 @@ class Stand:
     columns: list[Numbers]
     cuts: list[tuple[int, int]]
     checks: list[int] | None
+    void: int = 0
 
     @property
     def number(self) -> int:
         """How many rows that are."""
-        return int(self.checks is not None) + self.rows + len(self.steps)
+        return int(self.checks is not None) + self.rows + len(self.steps) - self.void
 
     @classmethod
     def at_start(cls, group: Group) -> Stand:

@@ -49,8 +49,16 @@ def _kept(source: Source, number: int, start: int | None) -> Stand:
             cuts = [*cuts, (end, start)]  # rows that stay stand among those that go
         else:
             end = first
-    cuts = [(min(last, end), step) for last, step in cuts if end]
-    return _at(source, number, group, end, steps, cuts)
+    return _at(source, number, group, end, steps, _merged(cuts, end))
+
+
+def _merged(cuts: list[tuple[int, int]], end: int) -> list[tuple[int, int]]:
+    """Those that say something about the first rows, and nothing that a later one says too."""
+    merged: list[tuple[int, int]] = []
+    for last, step in cuts:  # each ends where the ones before it end, or later
+        merged = [own for own in merged if own[1] < step]
+        merged.append((min(last, end), step))
+    return merged if end else []
 
 
 def _at(
@@ -67,5 +75,10 @@ def _at(
     columns = [source.rows(number, leaf, places) for leaf in range(len(group.leaves))]
     stand = Stand.at_start(group)
     return dataclasses.replace(
-        stand, rows=written, steps=steps[written:end], columns=columns, cuts=cuts
+        stand,
+        rows=written,
+        steps=steps[written:end],
+        columns=columns,
+        cuts=cuts,
+        void=int(np.count_nonzero(~valid(steps[:end], cuts))),
     )

@@ -23,7 +23,8 @@ from logax.storage._trajectory import Trajectory
 from logax.storage._view import Row
 
 THREAD = "logax-storage"
-_TOGETHER = 2**18  # bytes of rows that are one job for the thread
+_HELD = 2000  # bytes that a row takes besides its numbers, in arrays of JAX's and in the queue
+_TOGETHER = 2**20  # bytes of rows that are one job for the thread
 _MOST_TOGETHER = 256
 _ENOUGH = 3  # interrupts, after which nothing is waited for
 _PATIENCE = 1.0  # seconds before the end of a block shows what it waits for
@@ -51,8 +52,9 @@ class Run:
         self._worker.limit, self._worker.blocks = limit, not drops
         self._worker.start()
 
-    def put(self, size: int, entry: _Entry) -> None:
+    def put(self, row_bytes: int, entry: _Entry) -> None:
         """Have a row written."""
+        size = row_bytes + _HELD
         with self._entrance:
             if self._ends:
                 raise RuntimeError(

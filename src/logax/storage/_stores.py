@@ -32,7 +32,7 @@ class RowStore:
         self._steps_level = _level_of(self._steps_dataset)
         self._extent: int = self._steps_dataset.shape[0]
         self._rows = self._flushed = stand.rows
-        self._cuts = stand.cuts
+        self._cuts, self._void = stand.cuts, stand.void
         # The rows of this block: those that were there when the file was opened, and then others.
         self._head, self._old = stand.columns, len(stand.steps)
         self._steps = np.empty(group.block, STEP)
@@ -77,11 +77,11 @@ class RowStore:
             return before
         if self._group.block == 1:  # there is no room in a commit
             return dataclasses.replace(
-                Stand.at_start(self._group), rows=self._rows, cuts=self._cuts
+                Stand.at_start(self._group), rows=self._rows, cuts=self._cuts, void=self._void
             )
         steps = self._steps[: self._count].copy()
         columns = [column.copy() for column in self._columns()]
-        return Stand(self._rows, steps, columns, self._cuts, None)
+        return Stand(self._rows, steps, columns, self._cuts, None, self._void)
 
     def _columns(self) -> list[Numbers]:
         """The rows of the block."""

@@ -39,6 +39,7 @@ class Trajectory:
         self._file, self._claim, self._layout = file, claim, layout
         self._handle = file.id.get_vfd_handle()
         self._commit = commit
+        self._is_gone = False
         self._start = file[COMMITS].id.get_offset()
         self.stores: list[OnceStore | RowStore] = [
             (OnceStore if group.is_once else RowStore)(file, group, view, stand)
@@ -130,10 +131,11 @@ class Trajectory:
     def safe_rows(self) -> dict[str, int]:
         """How many rows of each group are safe."""
         groups = zip(self._layout.groups, self._commit.groups, strict=True)
-        return {group.name: stand.number for group, stand in groups}
+        return {group.name: 0 if self._is_gone else stand.number for group, stand in groups}
 
     def commit(self, actual_steps: int, *, sync: bool) -> None:
         """Make all rows safe that were added."""
+        self._check_is_there()
         self._flush(sync)
         self._commit_stands(actual_steps, sync=sync)
 
@@ -143,8 +145,7 @@ class Trajectory:
             store.finish()
         self._flush(sync)
         self._commit_stands(actual_steps, is_complete=is_complete, sync=sync)
-        if not os.fstat(self._claim.fd).st_nlink:
-            raise StorageError("the file was deleted while it was being written")
+        self._check_is_there()
         self._file.close()
         self._claim.release()
 
@@ -162,6 +163,12 @@ class Trajectory:
         """Never touch the file again, in a process that was forked."""
         cut_off(self._handle)
         self._claim.release()
+
+    def _check_is_there(self) -> None:
+        """Raise if the file has no name any more, since nobody will find what is in it."""
+        self._is_gone = not os.fstat(self._claim.fd).st_nlink
+        if self._is_gone:
+            raise StorageError("the file was deleted while it was being written")
 
     def _flush(self, sync: bool) -> None:
         self._file.flush()

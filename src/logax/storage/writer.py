@@ -62,7 +62,8 @@ class HDF5StorageWriter(EnteredLogger):
         they will come again. By default the file goes on after its last row.
       compression: None, "gzip", or a level from 1 to 9.
       flush_seconds: How often rows are made safe.
-      queue_bytes: How much may wait to be written; what is more waits in `log`.
+      queue_bytes: How much may wait to be written, with some 2,000 bytes for each row besides its
+        numbers; what is more waits in `log`.
       when_full: "block", or "drop": rows are left out where the queue is full, and a warning says
         how many.
       sync: Whether making rows safe waits for the disk itself, so that they also outlive a power
@@ -135,6 +136,7 @@ class HDF5StorageWriter(EnteredLogger):
         self._layout, self._total = Layout(outline, tuple(groups)), total
         self._check_path()
         self._run: Run | None = None
+        self._has_run = False
         renew_after_fork(self)
 
     @property
@@ -148,8 +150,11 @@ class HDF5StorageWriter(EnteredLogger):
             raise _exists(self._path)
 
     def _begin(self) -> None:
+        if self._has_run and (self._mode == "w" or self._start is not None):
+            raise _entered_again(self._path)
         self._check_path()
         self._run = Run(self._path, self._opened(), self._seconds, self._sync)
+        self._has_run = True
         self._run.begin(self._limit, self._drops)
         # Who enters and never leaves has their rows all the same, at the latest when Python exits.
         self._forgotten = weakref.finalize(self, self._run.end)
@@ -158,35 +163,39 @@ class HDF5StorageWriter(EnteredLogger):
         )
 
     def _opened(self) -> Trajectory:
-        exists = os.path.exists(self._path)
+        while True:
+            try:
+                return self._continued_or_created()
+            except FileExistsError as error:  # somebody else has made it since we looked
+                if self._mode == "x" or not os.path.exists(self._path):
+                    raise _exists(self._path) from error
+            except (OSError, RuntimeError) as error:
+                if isinstance(error, StorageError) or not _is_of_hdf5(error):
+                    raise
+                raise StorageError(
+                    f"`{type(self).__name__}` cannot make {self._path}: {told(error)}"
+                ) from error
+
+    def _continued_or_created(self) -> Trajectory:
         claim = None
         try:
-            if exists and self._mode != "x":
+            if self._mode != "x" and os.path.exists(self._path):
                 claim = Claim(self._path)
             if claim is not None and self._mode == "a":
                 layout, commit = resumed(self._path, self._layout, self._start, self._total)
                 opened = Trajectory.continued(self._path, claim, layout, self._views, commit)
                 claim = None  # it is the trajectory's now
                 return opened
-            try:
-                return Trajectory.created(
-                    self._path,
-                    self._layout,
-                    self._views,
-                    self._extents,
-                    total_steps=self._total,
-                    level=self._level,
-                    replaces=claim is not None,
-                    sync=self._sync,
-                )
-            except FileExistsError as error:
-                raise _exists(self._path) from error
-        except (OSError, RuntimeError) as error:
-            if isinstance(error, StorageError) or not _is_of_hdf5(error):
-                raise
-            raise StorageError(
-                f"`{type(self).__name__}` cannot make {self._path}: {told(error)}"
-            ) from error
+            return Trajectory.created(
+                self._path,
+                self._layout,
+                self._views,
+                self._extents,
+                total_steps=self._total,
+                level=self._level,
+                replaces=claim is not None,
+                sync=self._sync,
+            )
         finally:
             if claim is not None:
                 claim.release()
@@ -203,6 +212,7 @@ class HDF5StorageWriter(EnteredLogger):
                 f"`{type(self).__name__}.log` takes steps from 0 to 2**63 - 1, and got {step}."
             )
         run.tell()
+        run.actual_steps = max(run.actual_steps, step + 1)  # no row may be safe before its step is
         errors: list[BaseException] = []
         for schedule, view, store in self._groups:
             try:
@@ -210,7 +220,6 @@ class HDF5StorageWriter(EnteredLogger):
                     run.put(view.row_bytes, (store, view(state), step))
             except Exception as error:  # noqa: BLE001 - the other groups must have theirs
                 errors.append(error)
-        run.actual_steps = max(run.actual_steps, step + 1)
         if errors:
             raise_together("several views failed", errors)
 
@@ -266,6 +275,14 @@ def _exists(path: str) -> FileExistsError:
     return FileExistsError(
         f'`HDF5StorageWriter` writes to a new file, and {path} is there. Write `mode="w"` to '
         'replace it, `mode="a"` to continue it, or another path.'
+    )
+
+
+def _entered_again(path: str) -> RuntimeError:
+    return RuntimeError(
+        f"`HDF5StorageWriter` was entered once more, which would drop rows that it has written to "
+        f'{path}. Make another writer: with `mode="a"` it goes on after them, with `mode="w"` it '
+        "replaces them."
     )
 
 
