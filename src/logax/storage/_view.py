@@ -77,12 +77,15 @@ class View:
         self._on_host: list[int] = []
         self._constants: dict[Any, list[Any]] = {}
         self._compiled: Any = None
+        self._compiled_whole: Any = None  # the same of states that are arrays alone, sooner called
         self._passed: Any = None  # types and shapes that were found right
         self._stays = False  # what is computed is on the host already
         try:
             split = _split(*jax.tree.flatten(state))
             if split is not None and _are_together(split[1]) and self._is_compiled(*split):
                 self._compiled = jax.jit(self._traced, static_argnums=0)
+                if not self._on_host:
+                    self._compiled_whole = jax.jit(self._traced_whole)
             else:
                 self._learn(view(state))
         except Exception as error:
@@ -104,19 +107,26 @@ class View:
     def __call__(self, state: Any) -> Row:
         """One row, which neither waits for the device nor shares memory with the state."""
         leaves, structure = jax.tree.flatten(state)
-        split = None if self._compiled is None else _split(leaves, structure)
-        if split is not None:
-            arrays: list[Any] = self._compiled(*split)
+        if self._compiled_whole is not None and _ARRAYS.issuperset(map(type, leaves)):
+            arrays: list[Any] = self._compiled_whole(state)
+        else:
+            split = None if self._compiled is None else _split(leaves, structure)
+            if split is None:
+                return self._looked_at(state, leaves)
+            arrays = self._compiled(*split)
             if self._on_host:
                 arrays = arrays + self._constants[_signature(*split)]
-            if self._stays:
-                return arrays
+        if not self._stays:
             self._stays = _is_on_host(arrays)
-        else:
-            refuse_tracers(leaves)
-            arrays = copied([numbers_of(leaf) for leaf in self._checked(self._view(state))])
-            if self._compiled is not None:
-                arrays = self._packed(arrays) + self._others(arrays)
+            on_their_way(arrays)
+        return arrays
+
+    def _looked_at(self, state: Any, leaves: list[Any]) -> Row:
+        """A row of a state as it is, for which there is no program."""
+        refuse_tracers(leaves)
+        arrays: list[Any] = copied([numbers_of(x) for x in self._checked(self._view(state))])
+        if self._compiled is not None:
+            arrays = self._packed(arrays) + self._others(arrays)
         on_their_way(arrays)
         return arrays
 
@@ -149,6 +159,9 @@ class View:
         # What is no JAX array is the same for all states of these types, and keeps its own type.
         self._constants[_signature(frame, given)] = self._others(leaves)
         return self._packed(leaves)
+
+    def _traced_whole(self, state: Any) -> list[Any]:
+        return self._packed([numbers_of(leaf) for leaf in self._checked(self._view(state))])
 
     def _packed(self, leaves: list[Any]) -> list[Any]:
         return self._parcels.pack([jnp.asarray(leaves[i]) for i in self._on_device])

@@ -150,7 +150,8 @@ class HDF5StorageWriter(EnteredLogger):
             raise _exists(self._path)
 
     def _begin(self) -> None:
-        if self._has_run and (self._mode == "w" or self._start is not None):
+        drops = self._mode == "w" or self._start is not None
+        if self._has_run and drops and os.path.exists(self._path):
             raise _entered_again(self._path)
         self._check_path()
         self._run = Run(self._path, self._opened(), self._seconds, self._sync)

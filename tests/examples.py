@@ -1,0 +1,29 @@
+"""Runs the programs of `examples/`."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def said_by(name: str, *options: str, folder: Path = ROOT) -> list[str]:
+    """What an example prints, line by line."""
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / name), *options],
+        cwd=folder,
+        capture_output=True,
+        encoding="utf-8",
+        env={**os.environ, "PYTHONIOENCODING": "utf-8"},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def iterations_in(lines: list[str]) -> list[int]:
+    return [int(found[1]) for line in lines if (found := re.match(r"Optim.*: iter=(\d+) ", line))]
