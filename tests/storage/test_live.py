@@ -1,14 +1,22 @@
-"""Reading a trajectory while another process writes it."""
+"""Reading a trajectory while it is written, and when another run goes on with it."""
 
 from __future__ import annotations
 
+import errno
+import fcntl
+import random
 import signal
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
-from logax.storage import HDF5StorageReader
-from storage_processes import row, rows_in, start, writer
+from logax.storage import HDF5StorageReader, HDF5StorageWriter, Once, WriterGroupConfig
+from storage_processes import Child, row, rows_in, start, writer, written
 
 FOLLOWS = """
 size, rows = arguments
@@ -100,8 +108,8 @@ def test_readers_of_long_runs_see_nothing_wrong(tmp_path: Path, size: int, rows:
     check_readers(tmp_path, size, rows, [FOLLOWS, INDEXES, REOPENS, PLAIN])
 
 
-def test_following_ends_with_a_warning_where_the_writer_was_killed(tmp_path: Path) -> None:
-    path = tmp_path / "run.h5"
+def writing(folder: Path) -> Child:
+    """A process that has written fifty rows, and waits with the file open."""
     child = start(
         """
         with writer(path, flush_seconds=0.005) as logger:
@@ -110,21 +118,278 @@ def test_following_ends_with_a_warning_where_the_writer_was_killed(tmp_path: Pat
             print("waits")
             signal.pause()
         """,
-        tmp_path,
+        folder,
     )
     assert child.line() == "waits"
-    got = []
+    return child
+
+
+def taken(rows: Iterator[Any], number: int) -> list[float]:
+    """The next rows that come."""
+    return [float(next(rows)["x0"]) for _ in range(number)]
+
+
+def killed(child: Child) -> None:
+    child.kill()
+    assert child.finish()[0] == -signal.SIGKILL
+
+
+def test_following_ends_with_a_warning_where_the_writer_was_killed(tmp_path: Path) -> None:
+    child = writing(tmp_path)
+    with HDF5StorageReader(tmp_path / "run.h5") as reader:
+        rows = reader.follow("rows", poll_seconds=0.002)
+        assert taken(rows, 50) == [step * 10 for step in range(50)]
+        killed(child)
+        with pytest.warns(UserWarning, match="nobody writes to it: its writer was killed, or has "):
+            assert list(rows) == []
+
+
+def test_following_says_that_another_file_has_taken_the_place(tmp_path: Path) -> None:
+    path = tmp_path / "run.h5"
+    child = writing(tmp_path)
     with HDF5StorageReader(path) as reader:
         rows = reader.follow("rows", poll_seconds=0.002)
-        for found in rows:
-            got.append(found["x0"])
-            if len(got) == 50:
-                break
-        child.kill()
-        assert child.finish()[0] == -signal.SIGKILL
-        with pytest.warns(UserWarning, match="nobody writes to it: its writer was killed. 50 rows"):
+        taken(rows, 50)
+        killed(child)
+        with writer(path, mode="w") as other:  # which is open while the first one is followed
+            other.log(row(7), 7)
+            with pytest.warns(UserWarning, match=r"run.h5 is another file now.* 50 rows of `rows`"):
+                assert list(rows) == []
+
+
+def test_following_says_that_the_file_is_gone(tmp_path: Path) -> None:
+    path = tmp_path / "run.h5"
+    child = writing(tmp_path)
+    with HDF5StorageReader(path) as reader:
+        rows = reader.follow("rows", poll_seconds=0.002)
+        taken(rows, 50)
+        killed(child)
+        path.unlink()
+        with pytest.warns(UserWarning, match=r"run.h5 is gone.* 50 rows of `rows` came"):
             assert list(rows) == []
-    assert got == [step * 10 for step in range(50)]
+
+
+def at_next_pause(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
+    """Do something when whoever follows has looked, found nothing, and is about to wait."""
+    usual, acts = time.sleep, [act]
+
+    def sleep(seconds: float) -> None:
+        if acts:
+            acts.pop()()
+        usual(seconds)
+
+    monkeypatch.setattr(time, "sleep", sleep)
+
+
+def test_a_file_is_followed_to_its_end_under_another_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("logax.storage.reader._STILL", 0)  # it asks at once who writes
+    path = tmp_path / "run.h5"
+    with HDF5StorageWriter(path, RUN, np.float64(0), flush_seconds=0) as first:
+        first.log(np.float64(0), 0)
+        with HDF5StorageReader(path) as reader:
+            rows = reader.follow("rows", poll_seconds=0.002)
+            assert next(rows) == 0
+            path.rename(tmp_path / "renamed.h5")
+            written(path, 20)  # others may use its name
+            at_next_pause(monkeypatch, lambda: first.log(np.float64(1), 1))
+            assert next(rows) == 1
+            first.__exit__(None, None, None)
+            assert list(rows) == []
+            assert reader.complete
+
+
+def test_where_nobody_can_tell_who_writes_a_file_is_followed_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_locks(fd: int, kind: int) -> None:
+        raise OSError(errno.EBADF, "no locks on files that are open for reading")
+
+    monkeypatch.setattr("logax.storage.reader._STILL", 0)
+    with writer(tmp_path / "run.h5", flush_seconds=0) as logger:
+        logger.log(row(0), 0)
+        with HDF5StorageReader(tmp_path / "run.h5") as reader:
+            rows = reader.follow("rows", poll_seconds=0.002)
+            assert taken(rows, 1) == [0]
+            monkeypatch.setattr(fcntl, "flock", no_locks)
+            at_next_pause(monkeypatch, lambda: logger.log(row(1), 1))
+            assert taken(rows, 1) == [10]
+
+
+RUN = {"rows": WriterGroupConfig(lambda state: state, 1)}
+
+
+def log(path: Path, run: int, steps: Iterable[int], **options: Any) -> None:
+    """A run that stores its own number and that of the step: 307 is step 7 of run 3."""
+    with HDF5StorageWriter(path, RUN, np.float64(0), **options) as logger:
+        for step in steps:
+            logger.log(np.float64(100 * run + step), step)
+
+
+@pytest.mark.parametrize(
+    ("first", "runs", "seen"),
+    [
+        (range(10), [(4, range(4, 10))], range(104, 110)),
+        (range(10), [(4, range(4, 13))], range(104, 113)),
+        (range(10), [(4, [])], []),
+        (range(10), [(0, range(3))], range(100, 103)),
+        (range(10), [(None, range(10, 13))], range(110, 113)),
+        (range(10), [(None, [])], []),
+        (range(10), [(None, [3])], [103]),
+        (range(10), [(10, range(10, 12))], [110, 111]),
+        (range(10), [(2, range(2, 10)), (8, [8, 9])], [*range(102, 108), 208, 209]),
+        (range(10), [(7, [7, 8, 9]), (4, [4, 5]), (None, [6, 7])], [204, 205, 306, 307]),
+        (range(10), [(9, [9]), (None, [10]), (5, range(5, 30))], range(305, 330)),
+        # The rows at and after step 3 are void where they are, as those before it stand among them.
+        ([0, 5, 1, 6, 2, 7], [(3, [3, 4, 5])], [103, 104, 105]),
+        ([0, 5, 1, 6, 2, 7], [(3, [3, 4]), (4, [4]), (1, [1, 2])], [301, 302]),
+        ([3, 2, 1, 0], [(2, [2, 3])], [102, 103]),
+        ([3, 2, 1, 0], [(2, [2, 3]), (0, [0])], [200]),
+    ],
+)
+def test_following_goes_on_with_the_rows_of_the_next_run(
+    first: Iterable[int], runs: list[tuple[int | None, Iterable[int]]], seen: Any, tmp_path: Path
+) -> None:
+    path = tmp_path / "run.h5"
+    with HDF5StorageWriter(path, RUN, np.float64(0), flush_seconds=0) as logger:
+        for step in first:
+            logger.log(np.float64(step), step)
+        reader = HDF5StorageReader(path)
+        rows = reader.follow("rows")
+        assert [next(rows) for _ in first] == list(first)
+    for number, (start_step, steps) in enumerate(runs, 1):
+        log(path, number, steps, mode="a", start_step=start_step)
+    with reader:
+        assert list(rows) == list(seen)
+
+
+def test_the_rows_of_the_next_run_come_also_if_it_was_looked_at_before_it_had_any(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "run.h5"
+    options: dict[str, Any] = {"flush_seconds": 0, "initial_state": 0.0, "config": RUN}
+    with HDF5StorageWriter(path, **options) as first, HDF5StorageReader(path) as reader:
+        rows = reader.follow("rows", poll_seconds=0.001)
+        for step in range(5):
+            first.log(np.float64(step), step)
+        assert [next(rows) for _ in range(5)] == [0, 1, 2, 3, 4]
+        first.__exit__(None, None, None)
+        with HDF5StorageWriter(path, mode="a", start_step=2, **options) as second:
+            at_next_pause(monkeypatch, lambda: second.log(np.float64(102), 2))
+            assert next(rows) == 102
+        assert list(rows) == []
+
+
+def test_what_is_written_once_comes_again_where_a_run_begins_anew(tmp_path: Path) -> None:
+    config = {"start": WriterGroupConfig(lambda state: state, Once())}
+
+    def begun(value: float, **options: Any) -> HDF5StorageWriter:
+        logger = HDF5StorageWriter(tmp_path / "run.h5", config, 0.0, flush_seconds=0, **options)
+        logger.__enter__().log(value, 0)
+        return logger
+
+    first = begun(1.0)
+    with HDF5StorageReader(tmp_path / "run.h5") as reader:
+        rows = reader.follow("start")
+        assert next(rows) == 1
+        first.__exit__(None, None, None)
+        second = begun(2.0, mode="a")
+        second.__exit__(None, None, None)
+        third = begun(3.0, mode="a", start_step=0)
+        assert next(rows) == 3
+        third.__exit__(None, None, None)
+        assert list(rows) == []
+
+
+def test_who_follows_through_many_runs_has_each_row_as_it_was_written_last(tmp_path: Path) -> None:
+    for seed in range(12):
+        chance = random.Random(seed)
+        path = tmp_path / f"{seed}.h5"
+        log(path, 0, [])
+        with HDF5StorageReader(path) as reader:
+            group = reader.focus_group("rows")
+            rows: Iterator[Any] = iter(())
+            came: list[float] = []
+            for number in range(1, chance.randint(2, 9)):
+                start_step = chance.choice([None, chance.randint(0, 25)])
+                steps = list(range(start_step or 0, 30))[: chance.randint(0, 30)]
+                if chance.random() < 0.3:
+                    chance.shuffle(steps)
+                with HDF5StorageWriter(
+                    path, RUN, 0.0, mode="a", start_step=start_step, flush_seconds=0
+                ) as logger:
+                    if number == 1:
+                        rows = reader.follow(group, poll_seconds=0)
+                    for step in steps:
+                        logger.log(100.0 * number + step, step)
+                    if chance.random() < 0.6:  # all rows of this run come; how far to go depends
+                        came += [float(next(rows)) for _ in range(chance.randint(0, len(steps)))]
+            came += map(float, rows)
+            reader.refresh()
+            assert len(set(came)) == len(came), seed
+            last = {value % 100: value for value in came}
+            assert [last[step] for step in group.steps] == group[...].tolist(), seed
+            assert reader.complete
+
+
+def test_threads_may_share_a_reader(tmp_path: Path) -> None:
+    path, size, number = tmp_path / "run.h5", 3000, 300
+    errors: list[BaseException] = []
+
+    def reads(reader: HDF5StorageReader[Any], ends: threading.Event) -> None:
+        group = reader.focus_group("rows")
+        try:
+            while not ends.is_set():
+                reader.refresh()
+                for step in range(0, len(group), 7):
+                    np.testing.assert_array_equal(group[step]["x"], row(step, size)["x"])
+            assert sum(1 for _ in reader.follow(group)) == number
+        except BaseException as error:  # noqa: BLE001 - raised below
+            errors.append(error)
+
+    with writer(path, size, flush_seconds=0.001) as logger, HDF5StorageReader(path) as reader:
+        ends = threading.Event()
+        threads = [threading.Thread(target=reads, args=(reader, ends)) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for step in range(number):
+            logger.log(row(step, size), step)
+        ends.set()
+        logger.__exit__(None, None, None)
+        for thread in threads:
+            thread.join()
+    assert not errors, errors[0]
+
+
+def test_a_reader_works_in_a_process_that_is_forked_while_a_thread_reads(tmp_path: Path) -> None:
+    written(tmp_path / "run.h5", 100)
+    code, out, errors = start(
+        """
+        warnings.simplefilter("ignore")  # Python warns of threads at a fork
+        reader = HDF5StorageReader(path)
+        group = reader.focus_group("rows")
+        holds, ends = threading.Event(), threading.Event()
+
+        def hold():
+            with reader._source.lock:
+                holds.set()
+                ends.wait()
+
+        thread = threading.Thread(target=hold)
+        thread.start()
+        holds.wait()
+        child = os.fork()
+        if not child:
+            print(group[-1]["x0"], flush=True)
+            os._exit(0)
+        print(os.waitpid(child, 0)[1])
+        ends.set()
+        thread.join()
+        """,
+        tmp_path,
+    ).finish()
+    assert (code, out, errors) == (0, "990.0\n0\n", "")
 
 
 def test_a_reader_sees_the_file_as_it_was_until_it_looks_again(tmp_path: Path) -> None:

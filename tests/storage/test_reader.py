@@ -21,6 +21,7 @@ from logax.storage import (
     StorageError,
     WriterGroupConfig,
 )
+from storage_processes import row, rows_in, writer, written
 from trajectories import assert_same
 
 ROWS = 25
@@ -256,6 +257,90 @@ def test_a_file_that_another_run_has_continued_is_not_read_as_it_was(tmp_path: P
             group[0]
         reader.refresh()
         assert group[0][0] == 7
+
+
+def test_a_reader_that_must_look_again_does_not_call_the_file_damaged(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.h5", 50, 9000)
+    with HDF5StorageReader(path) as reader:
+        group = reader.focus_group("rows")
+        assert len(group) == 50
+        written(path, 3, 9000, mode="a", start_step=0)  # and there are no others any more
+        for _ in range(2):
+            with pytest.raises(StorageError, match=r"continued by another run .* `reader.refresh"):
+                group[40]
+        reader.refresh()
+        assert len(group) == 3
+
+
+def test_rows_of_two_runs_are_not_mixed_where_they_are_gone_through(tmp_path: Path) -> None:
+    path, size = written(tmp_path / "a.h5", 12, 2**17), 2**17  # four are read at a time
+    with HDF5StorageReader(path) as reader:
+        group = reader.focus_group("rows")
+        rows, others = iter(group), iter(group)
+        assert next(rows)["x"][0] == next(others)["x"][0] == 0
+        with writer(path, size, mode="a", start_step=2) as logger:
+            for step in range(2, 12):
+                logger.log(row(step + 100, size), step)
+        assert [next(others)["x"][0] for _ in range(3)] == [1, 2, 3]
+        with pytest.raises(StorageError, match="continued by another run since it was looked at"):
+            next(others)
+        reader.refresh()
+        assert [next(rows)["x"][0] for _ in range(3)] == [1, 2, 3]  # as they were
+        with pytest.raises(StorageError, match="another run while the rows of `rows` were gone"):
+            next(rows)
+        assert [int(each["x"][0]) for each in group] == [0, 1, *range(102, 112)]
+
+
+def commits(path: Path) -> tuple[int, int]:
+    """Where the commits of a file stand, and how long each of the two is."""
+    with h5py.File(path) as file:
+        return file["logax/commits"].id.get_offset(), file["logax/commits"].shape[1]
+
+
+def test_a_run_that_was_killed_before_its_first_commit_was_whole_does_no_harm(
+    tmp_path: Path,
+) -> None:
+    path = written(tmp_path / "a.h5", 30)
+    at, room = commits(path)
+    with open(path, "r+b") as file:
+        file.seek(at)
+        head = bytearray(file.read(32))
+        sequence = int.from_bytes(head[8:16], "little") + 1
+        head[8:16] = sequence.to_bytes(8, "little")
+        head[28] = 1  # the run that has continued the file
+        file.seek(at + sequence % 2 * room)
+        file.write(head)
+    assert rows_in(path, complete=True) == 30
+    written(path, 10, start=30, mode="a")
+    assert rows_in(path, complete=True) == 40
+
+
+def test_a_reader_never_goes_back(tmp_path: Path) -> None:
+    path = tmp_path / "a.h5"
+    with writer(path, flush_seconds=0) as logger, HDF5StorageReader(path) as reader:
+        group = reader.focus_group("rows")
+        rows = reader.follow(group, poll_seconds=0)
+        for step in range(10):
+            logger.log(row(step), step)
+            next(rows)
+        at, room = reader._source._start, reader._source.layout.slot_bytes
+        slots = [os.pread(reader._source._fd, room, at + room * each) for each in (0, 1)]
+        last = max((0, 1), key=lambda each: slots[each][8:16][::-1])
+        with open(path, "r+b") as file:
+            file.seek(at + last * room)
+            file.write(bytes(room))  # as if it were being written just now
+            file.flush()
+            reader.refresh()
+            assert len(group) == 10
+            file.seek(at + last * room)
+            file.write(slots[last])
+
+
+def test_a_group_is_followed_by_its_own_reader(path: Path) -> None:
+    with HDF5StorageReader(path) as one, HDF5StorageReader(path) as other:
+        group = one.focus_group("frames")
+        with pytest.raises(ValueError, match="`follow` got `frames` of another reader"):
+            other.follow(group)
 
 
 def test_a_reader_beside_a_writer_and_plain_h5py_in_one_process(tmp_path: Path) -> None:

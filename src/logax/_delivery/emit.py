@@ -94,8 +94,8 @@ def _emit_jvp(primals: Any, tangents: Any, *, arrival: Arrival) -> tuple[list[An
     return emit_p.bind(*primals, arrival=arrival), []
 
 
-def _emit_lowered(context: Any, *args: Any, arrival: Arrival, in_place: bool) -> Any:
-    packing = Packing(context.avals_in[1:], in_place)
+def _emit_lowered(context: Any, *args: Any, arrival: Arrival) -> Any:
+    packing = Packing(context.avals_in[1:])
     packed, avals = _compat.lowered(context, packing.pack, args[1:], context.avals_in[1:])
     arrive = functools.partial(arrival.arrive, packing)
     return _compat.host_call(context, arrive, packed, avals)
@@ -143,9 +143,7 @@ emit_p.def_effectful_abstract_eval(_emit_abstract)
 emit_p.def_impl(_emit_now)
 batching.primitive_batchers[emit_p] = _emit_batch
 ad.primitive_jvps[emit_p] = _emit_jvp
-# On a CPU, small updates in place are cheap and small kernels are dear; on others it is one kernel.
-mlir.register_lowering(emit_p, functools.partial(_emit_lowered, in_place=False))
-mlir.register_lowering(emit_p, functools.partial(_emit_lowered, in_place=True), platform="cpu")
+mlir.register_lowering(emit_p, _emit_lowered)
 
 open_p = jex.Primitive("logax_open")
 open_p.multiple_results = True

@@ -20,8 +20,8 @@ class Packing:
     The first operand is a number, and so stays the first number of what is packed.
     """
 
-    def __init__(self, avals: Sequence[Aval], in_place: bool) -> None:
-        self._number, self._in_place = len(avals), in_place
+    def __init__(self, avals: Sequence[Aval]) -> None:
+        self._number = len(avals)
         small = [i for i, aval in enumerate(avals) if _is_small(aval)]
         self._together = small if len(small) > 1 else []
         self._alone = [i for i in range(len(avals)) if i not in set(self._together)]
@@ -38,16 +38,7 @@ class Packing:
         alone = [operands[i] for i in self._alone]
         if not self._together:
             return alone
-        return [self._joined([_bits(operands[i]) for i in self._together]), *alone]
-
-    def _joined(self, parts: list[Array]) -> Array:
-        if not self._in_place:
-            return jnp.concatenate(parts)
-        row, at = jnp.zeros(sum(map(len, parts)), jnp.uint32), 0
-        for part in parts:
-            row = jax.lax.dynamic_update_slice(row, part, (at,))
-            at += len(part)
-        return row
+        return [jnp.concatenate([_bits(operands[i]) for i in self._together]), *alone]
 
     def unpack(self, packed: Sequence[Any]) -> list[Any]:
         """On the host, where axes may stand in front of all."""

@@ -12,7 +12,7 @@ import errno
 import fcntl
 import os
 import struct
-from collections.abc import Iterator
+import time
 
 from logax._resting.errors import StorageError
 from logax.storage._checksums import lookup3
@@ -20,6 +20,7 @@ from logax.storage._checksums import lookup3
 SUPERBLOCK = 48  # bytes of version 3, which begins the file
 _BEGIN = b"\x89HDF\r\n\x1a\n\x03\x08\x08"
 _FLAGS, _END, _CHECK = 11, 28, 44  # offsets
+_TRIES, _PAUSE = 5, 0.002  # seconds
 _NO_LOCKS = {errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP}  # of file systems without
 
 
@@ -33,7 +34,7 @@ class Claim:
     def __init__(self, path: str) -> None:
         self.fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
-            if not _locked(self.fd, fcntl.LOCK_EX):
+            if not self._is_free():
                 raise StorageError(
                     f"`HDF5StorageWriter` got {path}, which another writer, or another program, "
                     "has open. Wait for it, or write to another file. A writer of this process "
@@ -42,6 +43,14 @@ class Claim:
         except BaseException:
             os.close(self.fd)
             raise
+
+    def _is_free(self) -> bool:
+        """Whether nobody else writes; who looks whether somebody does has the lock for a moment."""
+        for _ in range(_TRIES - 1):
+            if _locked(self.fd, fcntl.LOCK_EX):
+                return True
+            time.sleep(_PAUSE)
+        return _locked(self.fd, fcntl.LOCK_EX)
 
     def let_readers_in(self) -> None:
         """Go on with a lock that allows others to look."""
@@ -53,10 +62,21 @@ class Claim:
             os.close(self.fd)
 
 
-def is_written(path: str) -> bool:
-    """Whether somebody writes to a file now, or another program has it open."""
-    with _opened(path) as fd:
-        return not _locked(fd, fcntl.LOCK_EX)
+def is_written(fd: int) -> bool:
+    """Whether somebody writes to a file now, or another program has it open.
+
+    Where the file system cannot tell, somebody may.
+    """
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError as error:
+        if error.errno not in _NO_LOCKS | {errno.EBADF}:  # NFS wants files open for writing
+            raise
+        return True
+    fcntl.flock(fd, fcntl.LOCK_UN)
+    return False
 
 
 def _locked(fd: int, kind: int) -> bool:
@@ -68,15 +88,6 @@ def _locked(fd: int, kind: int) -> bool:
         if error.errno not in _NO_LOCKS:
             raise
     return True
-
-
-@contextlib.contextmanager
-def _opened(path: str) -> Iterator[int]:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        yield fd
-    finally:
-        os.close(fd)
 
 
 def unmarked(fd: int, end: int) -> bytes:

@@ -17,12 +17,17 @@ A slot:
     then     4 bytes with the length of the JSON, the JSON, and for each group whose JSON has
              "tail": k, the steps of k rows (8 bytes each), and k rows of each dataset in turn
 
-    {"actual_steps": 120, "total_steps": 1000, "complete": false, "runs": 0,
+    {"actual_steps": 120, "total_steps": 1000, "complete": false, "runs": 1, "kept": [[1, 800, 1]],
      "groups": [{"rows": 1024, "tail": 7, "cuts": [], "checks": null}, ...]}
 
 `rows` counts those in the datasets. Each of the `cuts`, a pair (end, step), says that of the rows
 before `end` those at and after `step` are void. `checks` is that of groups that are written once:
 null until they are, then the CRC-32 of each of their arrays.
+
+`kept` is for those who have read rows before another run went on: each entry is the number of a run
+and, for each group, how many of the first rows it kept; what stands behind them is new. Runs that
+kept everything are left out, and of the others only the last few are told apart: an older one is
+taken together with the next, by the lower numbers.
 """
 
 from __future__ import annotations
@@ -41,6 +46,7 @@ from logax.storage._layout import STEP, Group, Layout
 _MAGIC = b"logax\0\0\1"
 _HEAD = struct.Struct("<8sQQII")
 _LENGTH = struct.Struct("<I")
+_MOST_KEPT = 4  # entries, for which there is room
 HEAD = _HEAD.size
 
 Numbers = np.ndarray[Any, Any]
@@ -67,9 +73,14 @@ class Stand:
     void: int = 0
 
     @property
+    def places(self) -> int:
+        """How many rows that are, void ones too."""
+        return int(self.checks is not None) + self.rows + len(self.steps)
+
+    @property
     def number(self) -> int:
         """How many rows that are."""
-        return int(self.checks is not None) + self.rows + len(self.steps) - self.void
+        return self.places - self.void
 
     @classmethod
     def at_start(cls, group: Group) -> Stand:
@@ -88,6 +99,25 @@ class Commit:
     total_steps: int | None
     is_complete: bool
     groups: list[Stand]
+    kept: list[tuple[int, ...]] = dataclasses.field(default_factory=list)
+
+    def kept_since(self, runs: int, group: int) -> int:
+        """How many of the first rows of a group are still those that a run before has left."""
+        found = (own[1 + group] for own in self.kept if own[0] > runs)
+        return min(found, default=self.groups[group].places)
+
+    def kept_by(self, run: int, groups: list[Stand]) -> list[tuple[int, ...]]:
+        """The entries where a run goes on with what is left of the groups."""
+        now = tuple(stand.places for stand in groups)
+        if now == tuple(stand.places for stand in self.groups):
+            return self.kept
+        # What kept no fewer rows says nothing more.
+        kept = [own for own in self.kept if any(a < b for a, b in zip(own[1:], now, strict=True))]
+        kept.append((run, *now))
+        while len(kept) > _MOST_KEPT:
+            first, second = kept[:2]
+            kept[:2] = [(second[0], *map(min, first[1:], second[1:]))]
+        return kept
 
 
 def encoded(commit: Commit) -> list[bytes]:
@@ -97,6 +127,7 @@ def encoded(commit: Commit) -> list[bytes]:
         "total_steps": commit.total_steps,
         "complete": commit.is_complete,
         "runs": commit.runs,
+        "kept": commit.kept,
         "groups": [
             {"rows": x.rows, "tail": len(x.steps), "cuts": x.cuts, "checks": x.checks}
             for x in commit.groups
@@ -147,7 +178,10 @@ def _decoded(slot: bytes, layout: Layout) -> Commit | None:
             return None
         total = None if said["total_steps"] is None else int(said["total_steps"])
         steps, runs = int(said["actual_steps"]), int(said["runs"])
-        return Commit(sequence, runs, steps, total, said["complete"] is True, groups)
+        kept = [tuple(int(n) for n in own) for own in said.get("kept", [])]
+        if any(len(own) != 1 + len(groups) for own in kept):
+            return None
+        return Commit(sequence, runs, steps, total, said["complete"] is True, groups, kept)
     except (KeyError, TypeError, ValueError, struct.error, RecursionError):
         return None
 

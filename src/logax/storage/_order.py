@@ -1,8 +1,11 @@
-"""Rows in the order of their steps, whatever order they came in."""
+"""Rows by their places in the file: which of them count, in which order, and how to read them.
+
+The place of a row is its number in the order in which rows came.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,3 +30,22 @@ def in_order(steps: Numbers, cuts: Sequence[tuple[int, int]]) -> Numbers:
     order = np.argsort(own, kind="stable")
     is_last = np.append(own[order][1:] != own[order][:-1], True)
     return np.asarray(places[order[is_last]])
+
+
+def stretches(places: Numbers, chosen: Numbers, block: int) -> Iterator[tuple[Any, int, int]]:
+    """What to read for rows that are wanted: all at once, or from each block what it has.
+
+    Gives which of the rows, and the first and the last place to read.
+    """
+    if not len(chosen):
+        return
+    wanted = places[chosen]
+    low, high = int(wanted.min()), int(wanted.max())
+    if high - low + 1 == len(wanted) and bool(np.all(np.diff(wanted) == 1)):
+        yield chosen, low, high
+        return
+    order = np.argsort(wanted, kind="stable")
+    ends = np.flatnonzero(np.diff(wanted[order] // block)) + 1
+    for part in np.split(order, ends):
+        own = wanted[part]
+        yield chosen[part], int(own.min()), int(own.max())

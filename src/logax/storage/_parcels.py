@@ -38,7 +38,7 @@ class Parcels:
     def __init__(self, arrays: Sequence[tuple[Shape, Kind]], *, seals: bool) -> None:
         self._arrays = list(arrays)
         self._sealed = [seals and _can_be_sealed(shape, kind) for shape, kind in arrays]
-        self._packing = Packing([self._travels(i) for i in range(len(arrays))], in_place=False)
+        self._packing = Packing([self._travels(i) for i in range(len(arrays))])
 
     def _travels(self, i: int) -> jax.ShapeDtypeStruct:
         shape, kind = self._arrays[i]

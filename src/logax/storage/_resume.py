@@ -33,7 +33,8 @@ def resumed(
         steps = before.actual_steps if start is None else min(before.actual_steps, start)
         total = before.total_steps if total is None else total
         runs = before.runs + 1
-        return source.layout, Commit(before.sequence + 1, runs, steps, total, False, groups)
+        kept = before.kept_by(runs, groups)
+        return source.layout, Commit(before.sequence + 1, runs, steps, total, False, groups, kept)
 
 
 def _kept(source: Source, number: int, start: int | None) -> Stand:

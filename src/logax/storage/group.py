@@ -14,6 +14,7 @@ from logax._columns.export import free_name
 from logax._compat import Tree
 from logax._errors import received
 from logax._extras import imported
+from logax._resting.errors import StorageError
 from logax._resting.structure import (
     Node,
     children_of,
@@ -24,6 +25,7 @@ from logax._resting.structure import (
     parts_of,
 )
 from logax.loop._copies import widened
+from logax.storage._commits import Commit
 from logax.storage._layout import axis_names, path_of
 from logax.storage._order import in_order, valid
 from logax.storage._source import Source
@@ -45,7 +47,9 @@ class StoredGroup(Generic[Storage]):
         frames[[3, 7]]
         frames[...]      all
 
-    Of a group that was written once there is no such axis, and `group[...]` gives it.
+    Of a group that was written once there is no such axis, and `group[...]` gives it. Who goes
+    through the rows of a group, `for row in frames`, gets them as they were when that began; where
+    another run may have written over those that are left, there is a `StorageError`.
     `HDF5StorageReader.focus_group` makes them.
     """
 
@@ -90,19 +94,16 @@ class StoredGroup(Generic[Storage]):
         return f"<StoredGroup `{self._prefix}`, {rows}: {arrays}>"
 
     def __getitem__(self, index: Any) -> Storage:
-        if self.is_once:
-            return self._tree(self._value(index))  # type: ignore[no-any-return]
-        places, steps = self._order()
-        chosen = self._chosen(index, len(steps))
-        if isinstance(chosen, int):
-            rows = self._read(places[chosen : chosen + 1])
-            return self._tree([x[0] for x in rows])  # type: ignore[no-any-return]
-        return self._tree(self._read(places[chosen]))  # type: ignore[no-any-return]
+        with self._source.lock:
+            found = self._value(index) if self.is_once else self._found(index)
+        return self._tree(found)  # type: ignore[no-any-return]
 
     def __iter__(self) -> Iterator[Storage]:
         if self.is_once:
             raise TypeError(f"`{self.name}` was written once and has no rows. Write `group[...]`.")
-        return self._each(self._order()[0])
+        with self._source.lock:
+            rows = self._each(self._source.commit, self._order()[0])
+        return (row for _, row in rows)
 
     def focus(self, where: Callable[[Any], Any]) -> StoredGroup[Any]:
         """A part of each row, of which alone is read then: `frames.focus(lambda row: row.energy)`.
@@ -145,48 +146,71 @@ class StoredGroup(Generic[Storage]):
         numbers that they are made of, and types that NumPy lacks as float32 or int32.
         """
         xarray = imported("xarray", "group.to_xarray()")
-        places, steps = self._order()
+        with self._source.lock:
+            places, steps = self._order()
+            raw = [self._raw(number, places) for number, _ in self._leaves()]
         arrays = self.arrays
         step = free_name("step", arrays)
         rows = () if self.is_once else (step,)
         variables = {}
-        for name, (number, leaf) in zip(arrays, self._leaves(), strict=True):
-            numbers = self._raw(number, places)
+        for name, (_, leaf), numbers in zip(arrays, self._leaves(), raw, strict=True):
             if not leaf.kind.is_key:
                 numbers = widened(leaf.kind.to_true(numbers, self._shape(leaf, numbers)))
             axes = [free_name(axis, arrays) for axis in axis_names(numbers.shape[len(rows) :])]
             variables[name] = ((*rows, *axes), numbers)
         return xarray.Dataset(variables, {} if self.is_once else {step: steps})
 
-    @property
-    def arrived(self) -> int:
-        """How many rows were written, those too that came again later."""
-        return self._source.commit.groups[self._number].number
+    def kept(self, commit: Commit, before: Commit) -> int:
+        """How many of the first places have, by a commit, the rows that were there before."""
+        return commit.kept_since(before.runs, self._number)
 
-    def since(self, start: int) -> Iterator[Storage]:
-        """The rows that were written since there were `start`, in that order."""
-        steps = self._source.steps(self._number)
-        if self.is_once:
-            return iter([self[...]] if len(steps) > start else [])
-        places = np.flatnonzero(valid(steps, self._source.commit.groups[self._number].cuts))
-        return self._each(places[places >= start])
+    def since(self, commit: Commit, start: int) -> Iterator[tuple[int, Storage]]:
+        """The rows by a commit from a place on, in the order of their places, which come along.
 
-    def _each(self, places: Numbers) -> Iterator[Storage]:
+        Raises:
+          StorageError: Another run has continued the file since.
+        """
+        stand = commit.groups[self._number]
+        if start >= stand.number:
+            return iter(())
+        with self._source.lock:
+            self._check_run(commit)
+            if self.is_once:
+                return iter([(0, self[...])])
+            steps = self._source.steps(self._number)[: stand.number]
+        places = np.flatnonzero(valid(steps, stand.cuts))
+        return self._each(commit, places[places >= start])
+
+    def _each(self, commit: Commit, places: Numbers) -> Iterator[tuple[int, Storage]]:
+        """Rows at places that they have by a commit, of which several are read at a time."""
         row_bytes = max(1, sum(leaf.row_bytes for _, leaf in self._leaves()))
         ahead = max(1, min(len(places), _AT_ONCE // row_bytes))
         for start in range(0, len(places), ahead):
-            rows = self._read(places[start : start + ahead])
-            for i in range(len(places[start : start + ahead])):
-                yield self._tree([x[i] for x in rows])
+            own = places[start : start + ahead]
+            with self._source.lock:
+                self._check_run(commit)
+                rows = self._read(own)
+            for i, place in enumerate(own):
+                yield int(place), self._tree([x[i] for x in rows])
+
+    def _check_run(self, commit: Commit) -> None:
+        """Raise where the source shows what another run than that of a commit has written."""
+        if self._source.commit.runs != commit.runs:
+            raise StorageError(
+                f"{self._source.path} was continued by another run while the rows of "
+                f"`{self.name}` were gone through. Begin again, with a new `iter(group)`, to get "
+                "those that are there now."
+            )
 
     def _order(self) -> tuple[Numbers, Numbers]:
         """Places of the rows that count, and their steps."""
-        commit = self._source.commit
-        if self._known is None or self._known[0] != commit.sequence:
-            steps = self._source.steps(self._number)
-            places = in_order(steps, commit.groups[self._number].cuts)
-            self._known = (commit.sequence, places, steps[places])
-        return self._known[1], self._known[2]
+        with self._source.lock:
+            commit = self._source.commit
+            if self._known is None or self._known[0] != commit.sequence:
+                steps = self._source.steps(self._number)
+                places = in_order(steps, commit.groups[self._number].cuts)
+                self._known = (commit.sequence, places, steps[places])
+            return self._known[1], self._known[2]
 
     def _leaves(self) -> list[tuple[int, Leaf]]:
         numbers = range(self._first, self._first + count_of(self._outline))
@@ -212,6 +236,13 @@ class StoredGroup(Generic[Storage]):
         if self._treedef is not None:
             return jax.tree.unflatten(self._treedef, leaves)
         return filled(self._outline, iter(leaves))
+
+    def _found(self, index: Any) -> list[Any]:
+        places, steps = self._order()
+        chosen = self._chosen(index, len(steps))
+        if isinstance(chosen, int):
+            return [x[0] for x in self._read(places[chosen : chosen + 1])]
+        return self._read(places[chosen])
 
     def _value(self, index: Any) -> list[Any]:
         if not (index is ... or (isinstance(index, tuple) and not index)):

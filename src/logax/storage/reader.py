@@ -13,8 +13,8 @@ from logax._columns.export import free_name
 from logax._errors import received, warn_user
 from logax._extras import imported
 from logax._files import as_path
+from logax._resting.errors import StorageError
 from logax._resting.structure import focused, parts_of
-from logax.storage._claims import is_written
 from logax.storage._source import Source
 from logax.storage.config import Storage, WriterGroupConfig
 from logax.storage.group import StoredGroup
@@ -39,7 +39,7 @@ class HDF5StorageReader(Generic[Config]):
 
     Only what is asked for is read. What is read are NumPy arrays in dictionaries, lists, tuples and
     namespaces, as the view gave them, or in classes of your own, see `focus_group`. Opening a file
-    runs nothing that is in it.
+    runs nothing that is in it. Threads may share a reader.
 
     Args:
       path: Of the file.
@@ -81,7 +81,10 @@ class HDF5StorageReader(Generic[Config]):
 
     @property
     def actual_steps(self) -> int:
-        """How many steps have run: one more than the last that the writer was told of."""
+        """How many steps have run: one more than the last that the writer was told of.
+
+        Of a writer that was killed the rows of the last ones may not be there.
+        """
         return self._source.commit.actual_steps
 
     @property
@@ -169,8 +172,11 @@ class HDF5StorageReader(Generic[Config]):
     ) -> Iterator[Any]:
         """The rows of a group, from the first on, as they come, until the file is complete.
 
-        Rows come in the order in which they were written. If the writer was killed, they end with a
-        warning.
+        Rows come in the order in which they were written. If another run goes on with the file
+        before it is complete, its rows follow; where it goes on from an earlier step
+        (`start_step`), those from there on come anew, as that run writes them. If nobody goes on
+        with a file that is not complete, the rows end with a warning; it says so too if the file
+        was deleted, or replaced by another one.
 
         Args:
           group: One that `focus_group` gave, or what it takes.
@@ -183,37 +189,43 @@ class HDF5StorageReader(Generic[Config]):
         poll = in_seconds("follow", "poll_seconds", poll_seconds)
         longest = None if timeout is None else in_seconds("follow", "timeout", timeout)
         own = group if isinstance(group, StoredGroup) else self.focus_group(group)
+        if own._source is not self._source:
+            raise ValueError(
+                f"`follow` got `{own.name}` of another reader. Write `reader.follow(group)` with "
+                "the reader whose `focus_group` gave the group."
+            )
         return self._followed(own, poll, longest)
 
     def _followed(
         self, group: StoredGroup[Storage], poll: float, longest: float | None
     ) -> Iterator[Storage]:
-        seen, number, since = 0, 0, time.monotonic()
-        asks = since + _STILL
+        source, number, start = self._source, 0, 0
+        commit = source.commit
+        last = asked = time.monotonic()
         while True:
-            ends = self.complete
-            if not ends and time.monotonic() > asks:
-                ends = not is_written(self._path)
-                asks = time.monotonic() + _STILL
-            self.refresh()
-            start, seen = seen, group.arrived
-            for row in group.since(start):
-                yield row
-                since = time.monotonic()
-                asks = since + _STILL
-                number += 1
-            if ends:
-                break
-            if longest is not None and time.monotonic() - since > longest:
+            is_left, now = False, time.monotonic()
+            if now - max(last, asked) > _STILL:  # before the look, which sees all that was left
+                is_left, asked = not source.is_written(), now
+            came, before, commit = number, commit, source.refresh()
+            start = min(start, group.kept(commit, before))
+            try:
+                for place, row in group.since(commit, start):
+                    yield row
+                    number, start, last = number + 1, place + 1, time.monotonic()
+            except StorageError:
+                if source.is_current(commit):
+                    raise
+            else:
+                if commit.is_complete:
+                    return
+                if is_left and (number, commit.runs) == (came, before.runs):
+                    break
+            if longest is not None and time.monotonic() - last > longest:
                 raise TimeoutError(
                     f"`follow` waited {longest:g} s for the next row of `{group.name}`."
                 )
             time.sleep(poll)
-        if not self.complete:
-            warn_user(
-                f"{self._path} is not complete, and nobody writes to it: its writer was killed. "
-                f"{number} rows of `{group.name}` were there."
-            )
+        warn_user(f"{source.fate()} {number} rows of `{group.name}` came.")
 
     def to_xarray(self) -> Any:
         """All groups as an `xarray.DataTree`, one dataset each, see `StoredGroup.to_xarray`.
@@ -223,11 +235,17 @@ class HDF5StorageReader(Generic[Config]):
         """
         xarray = imported("xarray", "reader.to_xarray()")
         groups = {}
-        for number, name in enumerate(self.list_groups()):
-            group = StoredGroup[Any](self._source, number)
-            if group.is_once and not len(group):
-                continue
-            dataset = group.to_xarray()
+        with self._source.lock:  # all as of one look
+            found = {
+                name: StoredGroup[Any](self._source, number)
+                for number, name in enumerate(self.list_groups())
+            }
+            datasets = {
+                name: group.to_xarray()
+                for name, group in found.items()
+                if len(group) or not group.is_once
+            }
+        for name, dataset in datasets.items():
             names: dict[Any, str] = {}
             for own in sorted({*dataset.variables, *dataset.sizes}, key=lambda own: "/" in own):
                 names[own] = free_name(own.replace("/", "."), names.values())
