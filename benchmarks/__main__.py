@@ -25,6 +25,7 @@ from benchmarks import (
     building,
     calls,
     columns,
+    growth,
     iterations,
     loops,
     peers,
@@ -35,6 +36,7 @@ from benchmarks import (
     trajectories,
 )
 from benchmarks.case import Case
+from benchmarks.picture import draw
 from benchmarks.timing import QUICK, Comparison, Effort
 
 CASES: list[Case] = [
@@ -42,6 +44,7 @@ CASES: list[Case] = [
     *stores.CASES,
     *calls.CASES,
     *building.CASES,
+    *growth.CASES,
     *streams.CASES,
     *peers.CASES,
     *iterations.CASES,
@@ -59,17 +62,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--quick", action="store_true", help="three repetitions: does it run?")
     parser.add_argument("--seconds", type=float, default=6.0, help="time for a row (6)")
     parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="write results there")
+    parser.add_argument("--plot", type=pathlib.Path, metavar="PNG", help="draw the curves there")
     parser.add_argument("--show", type=pathlib.Path, metavar="FILE", help="its table, run nothing")
     parser.add_argument("--list", action="store_true", help="show the rows, run nothing")
     options = parser.parse_args(arguments)
     if options.show:
-        print(table(json.loads(options.show.read_text())))
+        show(json.loads(options.show.read_text()), options.plot)
         return
     chosen = [case for case in CASES if options.only in f"{case.group}: {case.name}"]
-    if not chosen:
+    curves = [curve for curve in growth.CURVES if options.only in f"growth: {curve.title}"]
+    if not chosen + curves:
         parser.error(f"no row has {options.only!r} in it; `--list` shows them")
     if options.list:
         print("\n".join(f"{case.group}: {case.name}" for case in chosen))
+        print("\n".join(f"growth: {curve.title}" for curve in curves))
         return
     without = (peers, loops, trajectories, trackers)
     for library in [name for module in without for name in module.missing()]:
@@ -81,10 +87,30 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for case in chosen:
         print(f"{case.group}: {case.name} ...", file=sys.stderr, flush=True)
         rows.append(as_row(case, case.run(effort)))
-    report = {**surroundings(), "quick": options.quick, "rows": rows, "remarks": remarks}
-    print(table(report))
+    grown = []
+    for curve in curves:
+        print(f"growth: {curve.title} ...", file=sys.stderr, flush=True)
+        grown.append(curve.run(effort))
+    report = {
+        **surroundings(),
+        "quick": options.quick,
+        "rows": rows,
+        "remarks": remarks,
+        "curves": grown,
+    }
     if options.json:
         options.json.write_text(json.dumps(report, indent=1) + "\n")
+    show(report, options.plot)
+
+
+def show(report: dict[str, Any], picture: pathlib.Path | None) -> None:
+    """Print the tables, and draw the curves if there is a place for them."""
+    parts = [table(report)] if report["rows"] else []
+    parts += [grown_table(report)] if report.get("curves") else []
+    print("\n\n".join(parts))
+    if picture and report.get("curves"):
+        draw(report, picture)
+        print(f"\nThe curves are in {picture}.")
 
 
 def as_row(case: Case, comparison: Comparison) -> dict[str, Any]:
@@ -134,6 +160,23 @@ def table(report: dict[str, Any]) -> str:
     judged = [row["met"] for row in report["rows"] if row["met"] is not None]
     remarks = [line for remark in report.get("remarks", []) for line in ("", remark)]
     return "\n".join([*lines, *remarks, "", f"{sum(judged)} of {len(judged)} goals met."])
+
+
+def grown_table(report: dict[str, Any]) -> str:
+    """How cost grows, as Markdown."""
+    names = list(dict.fromkeys(name for curve in report["curves"] for name in curve["seconds"]))
+    lines = [
+        f"| what grows | to | {' | '.join(names)} | spool to by hand |",
+        f"| --- | ---: |{' ---: |' * (len(names) + 1)}",
+    ]
+    for curve in report["curves"]:
+        columns = [curve["seconds"].get(name, [None] * len(curve["sizes"])) for name in names]
+        for at, size in enumerate(curve["sizes"]):
+            own = [column[at] for column in columns]
+            ratio = curve["seconds"][growth.SPOOL][at] / curve["seconds"][growth.BY_HAND][at]
+            times = ["" if seconds is None else duration(seconds) for seconds in own]
+            lines.append(f"| {' | '.join([curve['title'], f'{size:,}', *times, f'{ratio:.2f}'])} |")
+    return "\n".join(lines)
 
 
 def duration(seconds: float) -> str:

@@ -107,27 +107,40 @@ class Comparison:
 
 def compare(by_hand: Side, logax: Side, effort: Effort, seed: int = 0) -> Comparison:
     """Time both sides, warm, alternating in random order."""
-    sides = (by_hand, logax)
-    for side in sides:
-        side.seconds(3 if isinstance(side, Call) else 1)
-    once = min(side.seconds(1) for side in sides)
-    calls = max(1, round(effort.timing_seconds / once))
-    pair = sum(side.seconds(calls) for side in sides)
-    repetitions = min(effort.most, max(effort.fewest, int(effort.total_seconds / pair)))
-    times = _alternating(sides, calls, repetitions, random.Random(seed))
-    medians = [statistics.median(own) / calls for own in times]
+    times, calls = _timed((by_hand, logax), effort, seed)
+    by_hand_median, logax_median = (statistics.median(own) / calls for own in times)
     ratios = [mine / theirs for theirs, mine in zip(*times, strict=True)]
     low, middle, high = statistics.quantiles(ratios, n=4)
     fastest = min(times[1]) / min(times[0])
     return Comparison(
-        by_hand=medians[0],
-        logax=medians[1],
+        by_hand=by_hand_median,
+        logax=logax_median,
         ratio=middle,
         ratio_quartiles=(low, high),
         ratio_of_fastest=fastest,
-        repetitions=repetitions,
+        repetitions=len(ratios),
         calls=calls,
     )
+
+
+def medians(sides: Sequence[Side], effort: Effort, seed: int = 0) -> list[float]:
+    """The seconds of each of several sides, warm, alternating in random order."""
+    times, calls = _timed(sides, effort, seed)
+    return [statistics.median(own) / calls for own in times]
+
+
+def _timed(sides: Sequence[Side], effort: Effort, seed: int) -> tuple[list[list[float]], int]:
+    """All timings of each side, and of how many calls each is."""
+    for side in sides:
+        if not (isinstance(side, Building) and effort.fewest == 1):  # it may take very long
+            side.seconds(3 if isinstance(side, Call) else 1)
+    once = [side.seconds(1) for side in sides]
+    if effort.fewest == 1 and sum(once) > effort.total_seconds:
+        return [[seconds] for seconds in once], 1
+    calls = max(1, round(effort.timing_seconds / min(once)))
+    round_seconds = sum(side.seconds(calls) for side in sides)
+    repetitions = min(effort.most, max(effort.fewest, int(effort.total_seconds / round_seconds)))
+    return _alternating(sides, calls, repetitions, random.Random(seed)), calls
 
 
 def _alternating(

@@ -13,8 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from oracle import Namespace
 from programs import State, wrap
+from recorder import Namespace
 
 Hard = Callable[[Namespace, State], State]
 HARD: list[Hard] = []
@@ -397,3 +397,90 @@ def explicit_and_tagged_logs_beside_plain_ones(ns: Namespace, state: State) -> S
         return advanced(state), None
 
     return ns.scan(body, state, jnp.arange(2))[0]
+
+
+@hard
+def lanes_that_loop_differently_often(ns: Namespace, state: State) -> State:
+    def until(x: Any) -> Any:
+        def body(x: Any) -> Any:
+            ns.log({"lanes/x": x})
+            return x + 1
+
+        return ns.while_loop(lambda x: x < 9, body, x)
+
+    xs = ns.lanes(until, 3, "lanes", 0, 0)(state["v"])
+    return advanced(state, xs.sum())
+
+
+@hard
+def lanes_that_branch_within_lanes_of_a_loop(ns: Namespace, state: State) -> State:
+    def inner(x: Any) -> Any:
+        def logs(x: Any) -> Any:
+            ns.log({"inner/x": x, "inner/constant": 1.0}, step=3)
+            return x + 1
+
+        return ns.cond(x > 7, logs, lambda x: x + 2, x)
+
+    def outer(x: Any) -> Any:
+        ns.log({"outer/x": x})
+        return ns.lanes(inner, 2, "inner", 0, 0)(x + jnp.arange(0.0, 8.0, 4.0)).sum()
+
+    def body(state: State, _: Any) -> tuple[State, None]:
+        xs = ns.lanes(outer, 3, "outer", 0, 0)(state["v"])
+        return {**state, "v": wrap(xs)}, None
+
+    return ns.scan(body, state, None, length=2)[0]
+
+
+@hard
+def shards_that_log_and_speak_in_a_loop(ns: Namespace, state: State) -> State:
+    def shard(x: Any) -> Any:
+        def logs(x: Any) -> Any:
+            ns.log({"shards/x": x}, step=4)
+            return x + 1
+
+        total = jax.lax.psum(x, "shards")
+        ns.log({"shards/total": total, "shards/constant": 2.0})
+        return wrap(ns.cond(total > 20, logs, lambda x: x + 3, x + total))
+
+    def body(state: State, i: Any) -> tuple[State, None]:
+        ns.log({"loss": state["x"]}, step=i)
+        xs = ns.shards(shard, 2, "shards")(state["v"][:2])
+        return {**advanced(state, xs.sum()), "v": jnp.append(xs, state["v"][2])}, None
+
+    return ns.scan(body, state, jnp.arange(2))[0]
+
+
+@hard
+def rules_that_log_under_a_gradient_in_a_loop(ns: Namespace, state: State) -> State:
+    def doubled(x: Any) -> Any:
+        ns.log({"run": x})
+        return 2 * x
+
+    double = ns.custom_vjp(doubled)
+
+    def forward(x: Any) -> Any:
+        ns.log({"forward": x})
+        return double(x), x
+
+    def backward(x: Any, slope: Any) -> Any:
+        ns.log({"backward": x, "slope": slope})
+        return (3 * slope,)
+
+    double.defvjp(forward, backward)
+
+    def body(x: Any, _: Any) -> tuple[Any, None]:
+        return wrap(double(ns.checkpoint(double)(x))), None
+
+    value, slope = jax.value_and_grad(lambda x: ns.scan(body, x, None, length=2)[0])(state["x"])
+    return advanced({**state, "x": value}, slope)
+
+
+@hard
+def harvests_inside_that_take_some_and_all(ns: Namespace, state: State) -> State:
+    def logs(state: State) -> State:
+        ns.log({"loss": state["x"], "kept": state["n"]}, step=state["n"])
+        return advanced(state)
+
+    state = ns.taken(logs, "loss")(logs(state))
+    return ns.nolog(logs)(ns.jit(logs, donate_argnums=0)(state))

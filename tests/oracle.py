@@ -14,48 +14,30 @@ the same program in plain Python, under `jax.disable_jit()`, with a recorder in 
   dtypes, structures, steps, order and counts. `capacity=c` expects the last `c` records of a key.
 
 A record that lacks a step which its key has elsewhere shows NaN there, or the least integer of the
-step's dtype.
+step's dtype. A value that does not vary over the lanes of a `vmap` inside the program has no axis
+for them; but JAX decides what varies, and may take more for varying than the recorder does. So a
+harvest may show an axis that the recorder does not have, with one value all along it.
 
-Two functions of JAX do not run in Python under `jax.disable_jit()`, and the oracle stands in for
-them: a scan of length 0 is refused, and `jax.checkpoint` always traces.
+`recorder` says what runs in Python in place of JAX's own functions.
 """
 
 from __future__ import annotations
 
 import inspect
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-Log = Callable[..., None]
+from recorder import Listener, Log, Namespace, Record, Recorder, is_key
+
 Program = Callable[..., Any]
-
-
-class Namespace:
-    """`log` and the control flow of JAX, as a program sees them."""
-
-    scan: Any = staticmethod(jax.lax.scan)
-    fori_loop: Any = staticmethod(jax.lax.fori_loop)
-    while_loop: Any = staticmethod(jax.lax.while_loop)
-    cond: Any = staticmethod(jax.lax.cond)
-    switch: Any = staticmethod(jax.lax.switch)
-    map: Any = staticmethod(jax.lax.map)
-    jit: Any = staticmethod(jax.jit)
-    checkpoint: Any = staticmethod(jax.checkpoint)
-    custom_jvp: Any = staticmethod(jax.custom_jvp)
-    custom_vjp: Any = staticmethod(jax.custom_vjp)
-
-    def __init__(self, log: Log) -> None:
-        self.log = log
-
-
-def ignore(*args: Any, **options: Any) -> None:
-    """A `log` that does nothing."""
 
 
 def against(program: Program, log: Log) -> Callable[..., Any]:
@@ -66,17 +48,6 @@ def against(program: Program, log: Log) -> Callable[..., Any]:
         return program(namespace, *args)
 
     return run
-
-
-@dataclass(frozen=True)
-class Record:
-    """One key of one executed `log` call."""
-
-    key: str
-    value: Any
-    steps: dict[str, Any]
-    tags: tuple[str, ...] = ()
-    explicit: bool = False
 
 
 @dataclass(frozen=True)
@@ -113,6 +84,14 @@ class Recording:
                 kept.append(record)
         return replace(self, records=tuple(kept))
 
+    def prefixed(self, prefix: str) -> Recording:
+        """The same with this in front of every key."""
+        records, sites = (
+            tuple(replace(record, key=prefix + record.key) for record in those)
+            for those in (self.records, self.sites)
+        )
+        return Recording(records, sites)
+
     def known(self) -> tuple[str, ...]:
         """All keys with a site, in order of first appearance."""
         return tuple(dict.fromkeys(site.key for site in self.sites))
@@ -120,53 +99,6 @@ class Recording:
     def of(self, key: str) -> tuple[Record, ...]:
         """The records of one key."""
         return tuple(record for record in self.records if record.key == key)
-
-
-class _Recorder(Namespace):
-    """The namespace of the oracle: its `log` appends to a list."""
-
-    def __init__(self) -> None:
-        super().__init__(self._record)
-        self.records: list[Record] = []
-        self._paused = False
-
-    def _record(
-        self,
-        data: Any,
-        /,
-        *,
-        every: int | None = None,
-        tags: Sequence[str] = (),
-        explicit: bool = False,
-        **steps: Any,
-    ) -> None:
-        if self._paused or (every is not None and int(steps["step"]) % every):
-            return
-        steps = {name: _host(step) for name, step in steps.items()}
-        for key, value in (data() if callable(data) else data).items():
-            self.records.append(
-                Record(key, jax.tree.map(_host, value), steps, tuple(tags), explicit)
-            )
-
-    def scan(
-        self, body: Any, carry: Any, xs: Any = None, length: int | None = None, **options: Any
-    ) -> Any:
-        if length is None:
-            length = len(jax.tree.leaves(xs)[0])
-        if length:
-            return jax.lax.scan(body, carry, xs, length, **options)
-        element = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), xs)
-        paused, self._paused = self._paused, True
-        with jax.disable_jit(False):
-            _, ys = jax.eval_shape(body, carry, element)
-        self._paused = paused
-        return carry, jax.tree.map(lambda y: jnp.zeros((0, *y.shape), y.dtype), ys)
-
-    def map(self, function: Any, xs: Any) -> Any:
-        return self.scan(lambda _, x: (None, function(x)), None, xs)[1]
-
-    def checkpoint(self, function: Any) -> Any:
-        return function
 
 
 _REMEMBERED: dict[Any, tuple[Any, Recording]] = {}
@@ -186,48 +118,25 @@ def oracle(program: Program, *args: Any) -> tuple[Any, Recording]:
 
 
 def _recorded(program: Program, *args: Any) -> tuple[Any, Recording]:
-    recorder = _Recorder()
+    recorder, sites = Recorder(), Listener()
     with jax.disable_jit():
         out = program(recorder, *args)
-    return out, Recording(tuple(recorder.records), _sites(program, *args))
-
-
-def _sites(program: Program, *args: Any) -> tuple[Record, ...]:
-    sites: list[Record] = []
-
-    def log(
-        data: Any, /, *, every: Any = None, tags: Any = (), explicit: bool = False, **steps: Any
-    ) -> None:
-        shapes = {name: _shape(step) for name, step in steps.items()}
-        for key, value in (data() if callable(data) else data).items():
-            sites.append(Record(key, jax.tree.map(_shape, value), shapes, tuple(tags), explicit))
-
-    jax.eval_shape(against(program, log), *args)
-    return tuple(sites)
-
-
-def _shape(x: Any) -> jax.ShapeDtypeStruct:
-    x = jnp.asarray(x)
-    return jax.ShapeDtypeStruct(x.shape, x.dtype)
-
-
-def _is_key(leaf: Any) -> bool:
-    return bool(jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key))
-
-
-def _host(x: Any) -> np.ndarray[Any, Any]:
-    x = jnp.asarray(x)
-    return np.asarray(jax.random.key_data(x) if _is_key(x) else x)
+    jax.eval_shape(lambda *args: program(sites, *args), *args)
+    return out, Recording(tuple(recorder.records), tuple(sites.records))
 
 
 @dataclass(frozen=True)
 class Column:
-    """All that is expected of one key; `like` has the shape and dtype of each leaf of a record."""
+    """All that is expected of one key; `like` has the shape and dtype of each leaf of a record.
+
+    Arrays have the records in front, then an axis for each of the axes around its `log` calls.
+    """
 
     like: Any
     value: Any
     steps: dict[str, np.ndarray[Any, Any]]
     count: int
+    sizes: tuple[int, ...]
 
 
 def expected(recording: Recording, capacity: int | None = None) -> dict[str, Column]:
@@ -238,13 +147,15 @@ def expected(recording: Recording, capacity: int | None = None) -> dict[str, Col
         records = recording.of(key)
         kept = records if capacity is None else records[-capacity:]
         like = jax.tree.map(_joined, *(site.value for site in sites))
+        sizes = sites[0].sizes
         steps = {}
         for name in dict.fromkeys(name for site in sites for name in site.steps):
-            dtype = _joined(*(site.steps[name] for site in sites if name in site.steps)).dtype
-            missing = _missing(dtype)
-            steps[name] = np.asarray([record.steps.get(name, missing) for record in kept], dtype)
-        value = jax.tree.map(_stack, like, *(record.value for record in kept))
-        columns[key] = Column(like, value, steps, len(records))
+            step = _joined(*(site.steps[name] for site in sites if name in site.steps))
+            missing = np.asarray(_missing(step.dtype), step.dtype)
+            given = [record.steps.get(name, missing) for record in kept]
+            steps[name] = _stack(sizes, step, *given)
+        value = jax.tree.map(partial(_stack, sizes), like, *(record.value for record in kept))
+        columns[key] = Column(like, value, steps, len(records), sizes)
     return columns
 
 
@@ -258,9 +169,13 @@ def _joined(*leaves: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(leaves[0].shape, dtype)
 
 
-def _stack(like: jax.ShapeDtypeStruct, *values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    like = jax.eval_shape(jax.random.key_data, like) if _is_key(like) else like
-    stack = np.zeros((len(values), *like.shape), like.dtype)
+def _stack(
+    sizes: tuple[int, ...], like: jax.ShapeDtypeStruct, *values: np.ndarray[Any, Any]
+) -> np.ndarray[Any, Any]:
+    like = jax.eval_shape(jax.random.key_data, like) if is_key(like) else like
+    least = (*[1] * len(sizes), *like.shape)
+    shape = np.broadcast_shapes(least, *(value.shape for value in values))
+    stack = np.zeros((len(values), *shape), like.dtype)
     for number, value in enumerate(values):
         stack[number] = value
     return stack
@@ -286,7 +201,7 @@ def assert_logs_match(logs: Any, recording: Recording, *, capacity: int | None =
                 found = compact.steps[name][key]
             else:  # right where no record has it
                 found = np.full_like(steps, _missing(steps.dtype))
-            assert_same_bits(found, steps, f"step {name!r} of {key!r}")
+            _assert_same_lanes(found, steps, column.sizes, f"step {name!r} of {key!r}")
         for name in compact.steps:
             unknown = key in compact.steps[name] and name not in column.steps
             assert not unknown, f"{key!r} has a step {name!r} that no `log` call gave it"
@@ -303,7 +218,34 @@ def _assert_same(key: str, value: Any, column: Column) -> None:
         assert actual.dtype == like.dtype, (
             f"{key + name!r} has dtype {actual.dtype}, not {like.dtype}"
         )
-        assert_same_bits(_host(actual), wanted, f"values of {key + name!r}")
+        _assert_same_lanes(host(actual), wanted, column.sizes, f"values of {key + name!r}")
+
+
+def _assert_same_lanes(actual: Any, wanted: Any, sizes: tuple[int, ...], what: str) -> None:
+    assert_same_bits(*with_all_lanes(actual, wanted, sizes, 1), what)
+
+
+def with_all_lanes(
+    actual: Any, wanted: Any, sizes: tuple[int, ...], leading: int
+) -> tuple[Any, Any]:
+    """Both arrays with all lanes, if the first has at least the axes that the second varies over.
+
+    They are given back as they are if it has not, so that a comparison fails. The axes for lanes
+    come after the `leading` ones; the second array has all of them, some of size 1.
+    """
+    actual, wanted = np.asarray(actual), np.asarray(wanted)
+    end = leading + len(sizes)
+    own = wanted.shape[end:]
+    shown = actual.ndim - leading - len(own)
+    needed = {axis for axis in range(len(sizes)) if wanted.shape[leading + axis] > 1}
+    for axes in itertools.combinations(range(len(sizes)), max(shown, 0)):
+        shape = [sizes[axis] if axis in axes else 1 for axis in range(len(sizes))]
+        full = (*wanted.shape[:leading], *sizes, *own)
+        dense = (*wanted.shape[:leading], *(sizes[axis] for axis in axes), *own)
+        if needed <= set(axes) and actual.shape == dense:
+            spread = actual.reshape((*wanted.shape[:leading], *shape, *own))
+            return np.broadcast_to(spread, full), np.broadcast_to(wanted, full)
+    return actual, wanted
 
 
 def assert_same_bits(actual: Any, wanted: Any, what: str = "value") -> None:
@@ -316,6 +258,11 @@ def assert_same_bits(actual: Any, wanted: Any, what: str = "value") -> None:
         wanted.tobytes(),
     )
     assert same, f"{what}: found {found}, expected {right}"
+
+
+def host(x: Any) -> np.ndarray[Any, Any]:
+    """A NumPy array; of typed PRNG keys their data."""
+    return np.asarray(jax.random.key_data(x) if is_key(x) else x)
 
 
 def lane(logs: Any, index: int) -> Any:

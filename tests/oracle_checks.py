@@ -11,10 +11,12 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 import logax
 from oracle import (
+    Column,
     Program,
     Recording,
     against,
@@ -23,6 +25,7 @@ from oracle import (
     expected,
     lane,
     oracle,
+    with_all_lanes,
 )
 from program_strategies import MOST_RECORDS
 from programs import State
@@ -129,22 +132,24 @@ def check_reduction(program: Program, lanes: Sequence[State], how: str, interval
             if not count:
                 continue
             compact = logs.compact()
-            _assert_reduced(how, compact[key], column.value, column.count)
+            _assert_reduced(how, compact[key], column)
             end = slice(0, 1) if how == "first" else slice(-1, None)
             for name, steps in column.steps.items():
-                assert_same_bits(compact.steps[name][key], steps[end], f"step {name!r} of {key!r}")
+                found = with_all_lanes(compact.steps[name][key], steps[end], column.sizes, 1)
+                assert_same_bits(*found, f"step {name!r} of {key!r}")
 
 
-def _assert_reduced(how: str, value: Any, records: Any, count: int) -> None:
-    for reduced, leaf in zip(jax.tree.leaves(value), jax.tree.leaves(records), strict=True):
+def _assert_reduced(how: str, value: Any, column: Column) -> None:
+    for reduced, leaf in zip(jax.tree.leaves(value), jax.tree.leaves(column.value), strict=True):
         if how == "count":
-            assert np.asarray(reduced).tolist() == [count]
+            assert set(np.asarray(reduced).ravel().tolist()) == {column.count}
         elif how in ("mean", "std"):
-            np.testing.assert_allclose(
-                reduced, REDUCTIONS[how](leaf.astype(np.float64))[None], rtol=1e-5, atol=1e-5
-            )
+            exact = REDUCTIONS[how](leaf.astype(np.float64))[None]
+            found, wanted = with_all_lanes(reduced, exact, column.sizes, 1)
+            np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
         else:
-            assert_same_bits(reduced, REDUCTIONS[how](leaf)[None].astype(leaf.dtype), how)
+            exact = REDUCTIONS[how](leaf)[None].astype(leaf.dtype)
+            assert_same_bits(*with_all_lanes(reduced, exact, column.sizes, 1), how)
 
 
 def check_gradient(program: Program, state: State) -> None:
@@ -179,17 +184,41 @@ def scalar_of(state: State) -> Any:
     return state["x"] + state["v"].sum()
 
 
-def check_nesting(program: Program, state: State, keep_logs: bool, pick: int) -> None:
-    """An inner harvest takes what it names; the outer sees the rest, or with `keep_logs` all."""
+def on_device(state: State) -> State:
+    """A copy that may be donated."""
+    return jax.tree.map(jnp.array, state)
+
+
+def check_donated(program: Program, state: State) -> None:
+    """A donated argument, outside of the harvest or inside, changes no result and no record."""
+    function, capacity = against(program, logax.log), capacity_of(program)
+    wanted, recording = oracle(program, state)
+    for harvested in (
+        jax.jit(logax.spool(function, capacity=capacity), donate_argnums=0),
+        logax.spool(jax.jit(function, donate_argnums=0), capacity=capacity),
+    ):
+        out, logs = harvested(on_device(state))
+        assert_same_trees(out, wanted)
+        assert_logs_match(logs, recording.chosen())
+
+
+def check_nesting(
+    program: Program, state: State, keep_logs: bool, pick: int, prefix: str = ""
+) -> None:
+    """An inner harvest takes what it names; the outer sees the rest, or with `keep_logs` all.
+
+    A prefix is in front of the keys of the harvest that has it.
+    """
     wanted, recording = oracle(program, state)
     key = recording.known()[pick % len(recording.known())]
     function, capacity = against(program, logax.log), capacity_of(program)
-    inner = logax.spool(function, argnames=key, keep_logs=keep_logs, capacity=capacity)
-    (out, inside), outside = logax.spool(inner, capacity=capacity)(state)
+    options: dict[str, Any] = {"capacity": capacity, "prefix": prefix}
+    inner = logax.spool(function, argnames=key, keep_logs=keep_logs, **options)
+    (out, inside), outside = logax.spool(inner, **options)(state)
     assert_same_trees(out, wanted)
-    assert_logs_match(inside, recording.chosen([key]))
+    assert_logs_match(inside, recording.chosen([key]).prefixed(prefix))
     seen = recording if keep_logs else recording.chosen([key], rest=True)
-    assert_logs_match(outside, seen.chosen())
+    assert_logs_match(outside, seen.chosen().prefixed(prefix))
 
 
 def check_tags(program: Program, state: State, tag: str) -> None:

@@ -7,15 +7,28 @@ oracle stays fast and one capacity keeps everything.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
 
+from program_transformations import (
+    DERIVATIVES,
+    WRAPPINGS,
+    Custom,
+    Derivative,
+    Lanes,
+    Shards,
+    Wrapped,
+)
 from programs import (
+    COLLECTIVES,
     KINDS,
     PREDICATES,
+    SHARED_PREDICATES,
     UPDATES,
     Block,
     Call,
@@ -30,7 +43,6 @@ from programs import (
     Switch,
     Update,
     While,
-    Wrapped,
 )
 
 MOST_RECORDS = 200
@@ -40,7 +52,8 @@ MOST_RECORDS = 200
 class _Author:
     """Draws the statements of one program, at most `size` of those that hold others.
 
-    Unless it is `ragged`, the number of its records does not depend on data.
+    Unless it is `ragged`, the number of its records does not depend on data. The last fields say
+    what is around: how many `vmap`s, whether a `shard_map`, whether a derivative.
     """
 
     draw: Any
@@ -49,23 +62,40 @@ class _Author:
     unbounded: bool
     without: tuple[str, ...]
     counted: bool
+    steady: bool
     size: int
     function: Block = field(default_factory=lambda: Block(()))
+    lanes: int = 0
+    sharded: bool = False
+    differentiated: bool = False
 
-    def log(self) -> Log:
+    @contextlib.contextmanager
+    def inside(self, *without: str, **changes: Any) -> Iterator[None]:
+        """With other fields for a while, and without these statements."""
+        before = vars(self).copy()
+        vars(self).update(changes, without=(*self.without, *without))
+        try:
+            yield
+        finally:
+            vars(self).update(before, size=self.size)
+
+    def log(self, *keys: str) -> Log:
         most = self.draw(st.sampled_from([1, 1, 2]))
         names = st.sampled_from(sorted(self.kinds))
-        keys = self.draw(st.lists(names, min_size=1, max_size=most, unique=True))
+        keys = keys or self.draw(st.lists(names, min_size=1, max_size=most, unique=True))
         entries = tuple((key, self.kinds[key], self.draw(st.integers(0, 5))) for key in keys)
-        whole = st.sampled_from(["counter", "outer counter", "n", 4])
+        whole = st.sampled_from(["counter", "outer counter", "n", 4] if not self.steady else [4])
+        real = st.sampled_from(["x", 0.5] if not self.steady else [0.5])
         steps = {
-            name: self.draw(whole if name != "time" else st.sampled_from(["x", 0.5]))
+            name: self.draw(whole if name != "time" else real)
             for name in self.draw(
                 st.lists(st.sampled_from(["step", "episode", "time"]), max_size=2, unique=True)
             )
         }
-        may_skip = self.ragged and "step" in steps
-        every = self.draw(st.sampled_from([None, None, 2])) if may_skip else None
+        if self.lanes or self.sharded:
+            steps |= {"episode": 4} if "episode" in steps else {}
+        may_skip = self.ragged and "step" in steps and not self.sharded
+        every = self.draw(st.sampled_from([None, None, None, 2, (1, 2, 5)])) if may_skip else None
         tags = self.draw(st.sampled_from([(), (), ("seldom",), ("seldom", "dear")]))
         late, explicit = self.draw(st.booleans()), self.draw(st.integers(0, 9)) == 9
         return Log(entries, tuple(steps.items()), every, late, tags, explicit, self.counted)
@@ -82,35 +112,93 @@ class _Author:
     def leaf(self) -> Statement:
         if self.draw(st.booleans()):
             return self.log()
-        return Update(self.draw(st.sampled_from(sorted(UPDATES))))
+        updates = [*UPDATES, *COLLECTIVES] if self.lanes or self.sharded else [*UPDATES]
+        return Update(self.draw(st.sampled_from(updates)))
 
     def holder(self, depth: int) -> Statement:
-        holders: list[Any] = [Wrapped, Scan, Fori, Map, Call, *[Cond, While, Switch] * self.ragged]
-        drawn = self.draw(st.sampled_from([h for h in holders if h.__name__ not in self.without]))
-        trips = st.sampled_from([2, 3, 1, 0])
-        if drawn is Call and self.function.statements:
-            return Call((self.function,))
-        if drawn is Switch:
-            return Switch(tuple(self.block(depth) for _ in range(self.draw(st.integers(2, 3)))))
-        blocks = (self.block(depth),)
-        if drawn is Cond:
-            return Cond(
-                self.draw(st.sampled_from(sorted(PREDICATES))), (*blocks, self.block(depth))
-            )
-        if drawn is Wrapped:
-            names = ("jit", "checkpoint", "custom_jvp", "custom_vjp")
-            name = self.draw(st.sampled_from([n for n in names if n not in self.without]))
-            return Wrapped(name, self.draw(st.booleans()), blocks)
-        if drawn is Map:
-            return Map(self.draw(trips), blocks)
-        if drawn is Scan:
-            reverse, over = self.draw(st.booleans()), self.draw(st.booleans())
-            return Scan(self.draw(trips), reverse, self.draw(st.integers(1, 3)), over, blocks)
-        if drawn is While and self.unbounded:
-            condition = Block((self.log(),) if self.draw(st.booleans()) else ())
-            return While(self.draw(st.integers(1, 4)), (*blocks, condition))
+        names = [
+            "Wrapped",
+            "Scan",
+            "Fori",
+            "Map",
+            "Call",
+            "Custom",
+            "Lanes",
+            "Derivative",
+            "Shards",
+        ]
+        names += ["Cond", "While", "Switch"] * self.ragged
+        name = self.draw(st.sampled_from([n for n in names if n not in self.without]))
+        statement: Statement = getattr(self, f"_{name.lower()}")(depth)
+        return statement
+
+    def _trips(self) -> int:
+        trips: int = self.draw(st.sampled_from([2, 3, 1] if self.differentiated else [2, 3, 1, 0]))
+        return trips
+
+    def _call(self, depth: int) -> Statement:
+        return Call((self.function,)) if self.function.statements else self._wrapped(depth)
+
+    def _wrapped(self, depth: int) -> Statement:
+        ways = [way for way in WRAPPINGS if way not in self.without]
+        way, block = self.draw(st.sampled_from(ways)), self.block(depth)
+        if way.startswith("harvest"):  # there must be what it takes
+            block = Block((*block.statements, self.log("loss")))
+        return Wrapped(way, (block,))
+
+    def _custom(self, depth: int) -> Statement:
+        ways = [way for way in ("custom_jvp", "custom_vjp") if way not in self.without]
+        rule = self.log() if self.draw(st.booleans()) else None
+        quiet = not self.differentiated and self.draw(st.booleans())
+        return Custom(self.draw(st.sampled_from(ways)), quiet, rule, (self.block(depth),))
+
+    def _scan(self, depth: int) -> Statement:
+        reverse, over = self.draw(st.booleans()), self.draw(st.booleans())
+        unroll = self.draw(st.integers(1, 3))
+        return Scan(self._trips(), reverse, unroll, over, (self.block(depth),))
+
+    def _fori(self, depth: int) -> Statement:
         traced = self.unbounded and self.draw(st.booleans())
-        return Fori(self.draw(st.integers(0, 2)), self.draw(trips), traced, blocks)
+        return Fori(self.draw(st.integers(0, 2)), self._trips(), traced, (self.block(depth),))
+
+    def _map(self, depth: int) -> Statement:
+        return Map(self._trips(), (self.block(depth),))
+
+    def _cond(self, depth: int) -> Statement:
+        predicates = sorted(SHARED_PREDICATES if self.sharded else PREDICATES)
+        return Cond(self.draw(st.sampled_from(predicates)), (self.block(depth), self.block(depth)))
+
+    def _switch(self, depth: int) -> Statement:
+        return Switch(tuple(self.block(depth) for _ in range(self.draw(st.integers(2, 3)))))
+
+    def _while(self, depth: int) -> Statement:
+        if not self.unbounded:
+            return self._fori(depth)
+        condition = Block((self.log(),) if self.draw(st.booleans()) else ())
+        return While(self.draw(st.integers(1, 4)), (self.block(depth), condition))
+
+    def _lanes(self, depth: int) -> Statement:
+        before, after = self.draw(st.integers(0, 1)), self.draw(st.integers(0, 1))
+        size = (3, 2)[self.lanes]
+        deepest = ("Lanes",) if self.lanes else ()
+        with self.inside("Shards", *deepest, lanes=self.lanes + 1):
+            return Lanes(size, before, after, (self.block(depth),))
+
+    def _shards(self, depth: int) -> Statement:
+        with self.inside("Shards", "While", "Switch", "Call", sharded=True, unbounded=False):
+            return Shards(self.draw(st.sampled_from([2, 4])), (self.block(depth),))
+
+    def _derivative(self, depth: int) -> Statement:
+        """Its block logs the same differentiated or not.
+
+        Where JAX splits loops to differentiate them, it takes out of a loop whatever does not
+        change in it, logs and all.
+        """
+        way = self.draw(st.sampled_from(list(DERIVATIVES)))
+        without = ["Derivative", "Call"] + ["custom_vjp"] * (way in ("jvp", "linearize"))
+        changes: dict[str, Any] = {} if way == "jvp" else {"ragged": False, "unbounded": False}
+        with self.inside(*without, differentiated=True, counted=True, **changes):
+            return Derivative(way, (self.block(depth),))
 
 
 @st.composite
@@ -121,12 +209,15 @@ def _drafts(
     unbounded: bool,
     without: tuple[str, ...],
     counted: bool,
+    steady: bool,
     size: int,
 ) -> Program:
     table = {name: draw(st.sampled_from(kinds)) for name in ("loss", "grad/norm", "net")}
     ragged = ragged and draw(st.integers(0, 3)) > 0
-    author = _Author(draw, table, ragged, ragged and unbounded, without, counted, 1)
-    function = author.function = Block((*author.block(1).statements, author.log()))
+    author = _Author(draw, table, ragged, ragged and unbounded, without, counted, steady, 1)
+    with author.inside("Lanes", "Shards", "Derivative"):
+        function = Block((*author.block(1).statements, author.log()))
+    author.function = function
     author.size = size - 1
     body = (author.holder(3), *author.block(4).statements, author.log())
     return Program(Block(body), function)
@@ -139,15 +230,16 @@ def programs(
     unbounded: bool = True,
     without: tuple[str, ...] = (),
     counted: bool = False,
+    steady: bool = False,
     size: int = 4,
 ) -> st.SearchStrategy[Program]:
     """Programs whose keys are of these kinds, with at most `size` statements that hold others.
 
     Without `unbounded`, all loops have static bounds; without `ragged`, the number of records does
     not depend on data at all. `without` names statements and transformations that are not drawn.
-    With `counted`, each log has the counters of all loops.
+    With `counted`, each log has the counters of all loops; with `steady`, steps are constants.
     """
-    drafts = _drafts(kinds, ragged, unbounded, without, counted, size)
+    drafts = _drafts(kinds, ragged, unbounded, without, counted, steady, size)
     return drafts.filter(lambda program: program.body.bound <= MOST_RECORDS)
 
 
@@ -159,7 +251,7 @@ def programs_for_gradients() -> st.SearchStrategy[Program]:
     as often as its rule does.
     """
     kinds = tuple(kind for kind in KINDS if " or " not in kind)
-    without = ("Call", "checkpoint", "custom_jvp", "custom_vjp")
+    without = ("Call", "checkpoint", "Custom", "Derivative")
     return programs(kinds=kinds, ragged=False, without=without, counted=True)
 
 

@@ -6,11 +6,13 @@ result is exact in every dtype, whatever the compiler fuses. `program_strategies
 
 A statement is a frozen dataclass with three abilities: `run(scope, state)` gives the next state,
 `lines()` is its text for a failing example, and `bound` is the most records it can make. `Scope`
-carries the namespace that the program is run against (see `oracle`), its one jitted function, and
-the counters of the loops around.
+carries the namespace that the program is run against (see `recorder`), its one jitted function, the
+counters of the loops around, and what stands around it of lanes and shards. Here are the
+statements with control flow; `program_transformations` has those that transform a block.
 
 The value of a key is made by its kind (`KINDS`), a function of the state and a constant: one key
-has one kind in the whole program, so that its shape and structure agree everywhere.
+has one kind in the whole program, so that its shape and structure agree everywhere. Inside lanes
+and shards, where arrays have more axes, keys have a prefix.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from oracle import Namespace, ignore
+from recorder import Namespace, ignore
 
 State = Any  # a dict of `x`, `n` and `v`
 
@@ -62,6 +64,10 @@ PREDICATES: dict[str, Callable[[State], Any]] = {
     "n % 2 == 0": lambda s: s["n"] % 2 == 0,
     "v[0] > x": lambda s: s["v"][0] > s["x"],
 }
+SHARED_PREDICATES: dict[str, Callable[[State, str], Any]] = {
+    "psum(x) % 16 > 7": lambda s, axis: wrap(jax.lax.psum(s["x"], axis)) > 7,
+    "pmax(n) % 2 == 0": lambda s, axis: jax.lax.pmax(s["n"], axis) % 2 == 0,
+}
 UPDATES: dict[str, Callable[[State], State]] = {
     "x = wrap(x + 3)": lambda s: {**s, "x": wrap(s["x"] + 3)},
     "x = wrap(2 * x + n)": lambda s: {**s, "x": wrap(2 * s["x"] + s["n"])},
@@ -74,20 +80,49 @@ UPDATES: dict[str, Callable[[State], State]] = {
 }
 
 
+def _ring(axis: str) -> list[tuple[int, int]]:
+    size = jax.lax.psum(1, axis)
+    return [(index, (index + 1) % size) for index in range(size)]
+
+
+COLLECTIVES: dict[str, Callable[[State, str], State]] = {
+    "x = wrap(x + psum(x))": lambda s, axis: {**s, "x": wrap(s["x"] + jax.lax.psum(s["x"], axis))},
+    "x = wrap(x + axis_index)": lambda s, axis: {**s, "x": wrap(s["x"] + jax.lax.axis_index(axis))},
+    "v = ppermute(v)": lambda s, axis: {**s, "v": jax.lax.ppermute(s["v"], axis, _ring(axis))},
+    "v = wrap(v + all_gather(x)[1])": lambda s, axis: {
+        **s,
+        "v": wrap(s["v"] + jax.lax.all_gather(s["x"], axis)[1]),
+    },
+}
+
+
 @dataclass(frozen=True)
 class Scope:
-    """What a statement sees besides the state."""
+    """What a statement sees besides the state.
+
+    `axis` names the lanes or shards that are nearest, and `shards` the shards; `depth` is the
+    number of all of them.
+    """
 
     namespace: Namespace
-    function: Callable[[State], State]
+    function: Callable[[State, str], State]
     quiet: Scope | None = None
     counters: tuple[Any, ...] = ()
+    prefix: str = ""
+    axis: str = ""
+    shards: str = ""
+    depth: int = 0
 
     def within(self, counter: Any) -> Scope:
         return replace(self, counters=(*self.counters, counter))
 
-    def alone(self) -> Scope:
-        return replace(self, counters=())
+    def named(self, prefix: str) -> Scope:
+        return replace(self, prefix=self.prefix + prefix)
+
+    def silent(self) -> Scope:
+        """The same without logs."""
+        quiet = self.quiet or self
+        return replace(self, namespace=quiet.namespace, function=quiet.function)
 
 
 class Statement:
@@ -103,7 +138,7 @@ class Statement:
 
     @property
     def bound(self) -> int:
-        return max((block.bound for block in self.blocks), default=0)
+        return sum(block.bound for block in self.blocks)  # all of them run, for lanes
 
 
 @dataclass(frozen=True)
@@ -134,11 +169,13 @@ class Block:
 
 @dataclass(frozen=True)
 class Update(Statement):
-    """A change of the state."""
+    """A change of the state, by its own values or by those of other lanes or shards."""
 
     text: str
 
     def run(self, scope: Scope, state: State) -> State:
+        if self.text in COLLECTIVES:
+            return COLLECTIVES[self.text](state, scope.axis)
         return UPDATES[self.text](state)
 
     def lines(self) -> Iterator[str]:
@@ -147,11 +184,14 @@ class Update(Statement):
 
 @dataclass(frozen=True)
 class Log(Statement):
-    """A `log` call: entries are (key, kind, constant), steps are (name, source)."""
+    """A `log` call: entries are (key, kind, constant), steps are (name, source).
+
+    `every` is a number, or the steps that are due.
+    """
 
     entries: tuple[tuple[str, str, int], ...]
     steps: tuple[tuple[str, str | float], ...] = ()
-    every: int | None = None
+    every: int | tuple[int, ...] | None = None
     late: bool = False
     tags: tuple[str, ...] = ()
     explicit: bool = False
@@ -171,8 +211,18 @@ class Log(Statement):
         steps = {name: sources.get(source, source) for name, source in self.steps}
         if self.counted:
             steps |= {f"loop{depth}": counter for depth, counter in enumerate(scope.counters)}
+        if scope.axis:  # a step has one shape at all sites of a key
+            steps = {
+                name: step
+                if name == "episode"
+                else step + 0 * state["x" if name == "time" else "n"]
+                for name, step in steps.items()
+            }
         options: dict[str, Any] = {"tags": self.tags} if self.tags else {}
-        options |= {"every": self.every} if self.every else {}
+        if self.every:
+            number = isinstance(self.every, int)
+            options["every"] = self.every if number else scope.namespace.on_steps(self.every)
+        options |= {"prefix": scope.prefix} if scope.prefix else {}
         options |= {"explicit": True} if self.explicit else {}
         scope.namespace.log(data if self.late else data(), **options, **steps)
         return state
@@ -298,7 +348,11 @@ class Cond(Statement):
 
     def run(self, scope: Scope, state: State) -> State:
         yes, no = (_function(block, scope) for block in self.blocks)
-        return scope.namespace.cond(PREDICATES[self.predicate](state), yes, no, state)
+        if self.predicate in SHARED_PREDICATES:
+            predicate = SHARED_PREDICATES[self.predicate](state, scope.shards)
+        else:
+            predicate = PREDICATES[self.predicate](state)
+        return scope.namespace.cond(predicate, yes, no, state)
 
     def lines(self) -> Iterator[str]:
         yield f"cond {self.predicate}:"
@@ -347,54 +401,13 @@ class Map(Statement):
 
 
 @dataclass(frozen=True)
-class Wrapped(Statement):
-    """A block under `jit`, `checkpoint`, `custom_jvp` or `custom_vjp`.
-
-    The derivative rules run the function again, and double the derivative by `x`; with `quiet` what
-    they run has no logs.
-    """
-
-    transformation: str
-    quiet: bool
-    blocks: tuple[Block, ...]
-
-    def run(self, scope: Scope, state: State) -> State:
-        transformation = getattr(scope.namespace, self.transformation)
-        if not self.transformation.startswith("custom"):
-            return transformation(_function(self.blocks[0], scope))(state)
-        function = transformation(_function(self.blocks[0], scope.alone()))
-
-        def again(state: State) -> State:
-            return (
-                self.blocks[0].run(scope.quiet or scope.alone(), state)
-                if self.quiet
-                else function(state)
-            )
-
-        def doubled(derivative: State) -> State:
-            return {**derivative, "x": 2 * derivative["x"]}
-
-        if self.transformation == "custom_jvp":
-            function.defjvp(lambda primals, tangents: (again(*primals), doubled(*tangents)))
-        else:
-            function.defvjp(
-                lambda state: (again(state), None), lambda _, derivative: (doubled(derivative),)
-            )
-        return function(state)
-
-    def lines(self) -> Iterator[str]:
-        yield f"{self.transformation}{', its rule without logs' * self.quiet}:"
-        yield from self.blocks[0].lines()
-
-
-@dataclass(frozen=True)
 class Call(Statement):
     """A call of the program's one jitted function, which keeps its own block."""
 
     blocks: tuple[Block, ...]
 
     def run(self, scope: Scope, state: State) -> State:
-        return scope.function(state)
+        return scope.function(state, scope.prefix)
 
     def lines(self) -> Iterator[str]:
         yield "function()"
@@ -416,10 +429,10 @@ class Program:
         return self.body.run(scope, state)
 
     def _scope(self, namespace: Namespace) -> Scope:
-        def function(state: State) -> State:
-            return self.function.run(scope, state)
+        def function(state: State, prefix: str) -> State:
+            return self.function.run(scope.named(prefix), state)
 
-        scope = Scope(namespace, namespace.jit(function))
+        scope = Scope(namespace, namespace.jit(function, static_argnums=1))
         return scope
 
     def __repr__(self) -> str:

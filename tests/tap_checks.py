@@ -7,17 +7,17 @@ values, steps and lane.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 import logax
-from logax.testing import MemoryLogger, MemoryRun
-from oracle import Program, Record, against, assert_same_bits, lane, oracle
-from oracle_checks import assert_same_trees, real_part, scalar_of, stacked
+from oracle import Program, against, assert_same_bits, host, lane, oracle, with_all_lanes
+from oracle_checks import assert_same_trees, on_device, real_part, scalar_of, stacked
 from programs import State
+from recorder import Record
 
 
 def tapped(function: Callable[..., Any], buffer: int, **options: Any) -> tuple[Any, list[Any]]:
@@ -27,21 +27,45 @@ def tapped(function: Callable[..., Any], buffer: int, **options: Any) -> tuple[A
 
 
 def assert_delivered(got: Sequence[Any], records: Sequence[Record]) -> None:
-    """Raise unless exactly these records came, in this order."""
-    found = [(key, value, one.steps) for one in got for key, value in one.items()]
-    assert [key for key, _, _ in found] == [record.key for record in records]
-    for (key, value, steps), record in zip(found, records, strict=True):
-        assert jax.tree.structure(value) == jax.tree.structure(record.value)
+    """Raise unless exactly these records came, in this order.
+
+    In a `shard_map` each shard has its records, which are in order by themselves: devices do not
+    wait for each other to log.
+    """
+    shards = max((_shards(record) for record in records), default=0)
+    assert {one.shard for one in got} <= {None, *range(shards)}
+    assert_in_order(
+        [one for one in got if one.shard is None], [r for r in records if not _shards(r)]
+    )
+    for shard in range(shards):
+        wanted = [_of_shard(record, shard) for record in records if shard < _shards(record)]
+        assert_in_order([one for one in got if one.shard == shard], wanted)
+
+
+def _shards(record: Record) -> int:
+    """How many shards the record is of: they are around all lanes, and 0 elsewhere."""
+    return record.sizes[0] if record.axes and record.axes[0].shards else 0
+
+
+def _of_shard(record: Record, shard: int) -> Record:
+    value = jax.tree.map(lambda x: x[shard], record.value)
+    steps = {name: step[shard] for name, step in record.steps.items()}
+    return replace(record, value=value, steps=steps, axes=record.axes[1:])
+
+
+def assert_in_order(got: Sequence[Any], records: Sequence[Record]) -> None:
+    """Raise unless these came in this order, with all shards in each."""
+    came = [(key, value, one.steps) for one in got for key, value in one.items()]
+    assert [key for key, _, _ in came] == [record.key for record in records]
+    for (key, value, steps), record in zip(came, records, strict=True):
+        assert str(jax.tree.structure(value)) == str(jax.tree.structure(record.value))
         for x, y in zip(jax.tree.leaves(value), jax.tree.leaves(record.value), strict=True):
-            assert_same_bits(_host(x), y, f"a value of {key!r}")
+            found = with_all_lanes(host(x), y, record.sizes, 0)
+            assert_same_bits(*found, f"a value of {key!r}")
         assert list(steps) == list(record.steps)
         for name, step in steps.items():
-            assert_same_bits(step, record.steps[name], f"the step {name!r} of {key!r}")
-
-
-def _host(x: Any) -> Any:
-    is_key = jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
-    return np.asarray(jax.random.key_data(x) if is_key else x)
+            found = with_all_lanes(step, record.steps[name], record.sizes, 0)
+            assert_same_bits(*found, f"the step {name!r} of {key!r}")
 
 
 def check_tapped(program: Program, buffer: int, *states: State) -> None:
@@ -84,7 +108,7 @@ class _Lane(dict[str, Any]):
     def __init__(self, one: Any, index: int) -> None:
         super().__init__({key: jax.tree.map(lambda x: x[index], one[key]) for key in one})
         self.steps = {name: step[index] for name, step in one.steps.items()}
-        self.lane = (index,)
+        self.lane, self.shard = (index,), one.shard
 
 
 def check_tapped_jitted(program: Program, buffer: int, state: State) -> None:
@@ -107,14 +131,16 @@ def check_tapped_interval(program: Program, buffer: int, state: State, interval:
     logax.flush()
     thinned = recording.chosen().thinned(interval).records
     for key in recording.known():
-        own = [_only(one, key) for one in got if key in one]
+        own = [_Only(one, key) for one in got if key in one]
         assert_delivered(own, [record for record in thinned if record.key == key])
 
 
-class _only(dict[str, Any]):  # noqa: N801
+class _Only(dict[str, Any]):
+    """One key of a record."""
+
     def __init__(self, one: Any, key: str) -> None:
         super().__init__({key: one[key]})
-        self.steps = one.steps
+        self.steps, self.shard = one.steps, one.shard
 
 
 def check_tapped_gradient(program: Program, buffer: int, state: State) -> None:
@@ -130,48 +156,16 @@ def check_tapped_gradient(program: Program, buffer: int, state: State) -> None:
     assert_delivered(got, oracle(program, state)[1].chosen().records)
 
 
-def check_logged(program: Program, buffer: int, *states: State) -> None:
-    """Through a logger: of each key every record once, in order."""
-    logger = MemoryLogger()
-    function = against(program, logax.log)
-    for state in states:
-        with logger.run() as run:
-            wanted, recording = oracle(program, state)
-            assert_same_trees(logger.tap(function, run, buffer=buffer)(state), wanted)
-        assert_logged(logger.runs[-1], recording.chosen().records)
-
-
-def check_logged_lanes(program: Program, buffer: int, lanes: Sequence[State]) -> None:
-    """Through a logger under `vmap`: a run for each lane, with its own output and records."""
-    logger = MemoryLogger()
-    function = against(program, logax.log)
-
-    def seed(key: Any, state: State) -> Any:
-        return logger.tap(function, logger.init(key), buffer=buffer)(state)
-
-    keys = jax.random.split(jax.random.key(0), len(lanes))
-    out = jax.jit(jax.vmap(seed))(keys, stacked(lanes))
-    logax.flush()
-    assert len(logger.runs) == len(lanes)
-    for index, state in enumerate(lanes):
-        wanted, recording = oracle(program, state)
-        assert_same_trees(lane(out, index), wanted)
-        assert_logged(logger.runs[index], recording.chosen().records)
-
-
-def assert_logged(run: MemoryRun, records: Sequence[Record]) -> None:
-    """Raise unless exactly these records came, those of each key in this order."""
-    found = [(key, value, one.steps) for one in run.records for key, value in one.values.items()]
-    keys = list(dict.fromkeys(record.key for record in records))
-    assert {key for key, _, _ in found} == set(keys)
-    for key in keys:
-        own = [_Logged({key: value}, steps) for name, value, steps in found if name == key]
-        assert_delivered(own, [record for record in records if record.key == key])
-
-
-class _Logged(dict[str, Any]):
-    """One key of a record, as `assert_delivered` takes it."""
-
-    def __init__(self, values: dict[str, Any], steps: dict[str, Any]) -> None:
-        super().__init__(values)
-        self.steps = steps
+def check_tapped_donated(program: Program, buffer: int, state: State) -> None:
+    """Buffers that are donated, and used again while records are under way, change nothing."""
+    wanted, recording = oracle(program, state)
+    plain = against(program, logax.log)
+    inside, got_inside = tapped(plain, buffer)
+    around, got_around = tapped(jax.jit(plain, donate_argnums=0), buffer)
+    for function, got in (
+        (jax.jit(inside, donate_argnums=0), got_inside),
+        (around, got_around),
+    ):
+        assert_same_trees(function(on_device(state)), wanted)
+        logax.flush()
+        assert_delivered(got, recording.chosen().records)

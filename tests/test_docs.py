@@ -2,8 +2,9 @@
 
 Every block of Python in README.md and docs/ runs, the blocks of one page in order and in one
 namespace, in an empty working directory. Only a comment right before a block keeps it from running:
-`<!-- not run: the reason -->`. A page that uses services (W&B, MLflow, Trackio) runs in a process
-of its own, which is told to keep all of it in that directory.
+`<!-- not run: the reason -->`. A page that uses services (W&B, MLflow, Trackio), or a library that
+changes the process it is imported in, runs in a process of its own, which is told to keep all of it
+in that directory.
 """
 
 import inspect
@@ -18,6 +19,7 @@ from types import ModuleType
 import pytest
 
 import logax
+import logax.iterations
 import logax.loggers
 import logax.loop
 import logax.storage
@@ -26,10 +28,12 @@ import logax.testing
 ROOT = Path(__file__).resolve().parent.parent
 GUIDES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PAGES = [*GUIDES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
-NOT_RUN = 0
+NOT_RUN = 2
 """How many blocks are marked as not run. It grows only with a block that cannot run here."""
 
 WITH_SERVICES = {"docs/destinations.md"}
+WITH_FRIENDS = {"docs/kups.md", "docs/nlsq.md"}
+"""Pages on libraries that are in the environments with Python 3.13 and newer, there in all."""
 
 FENCE = re.compile(r"^(?P<indent> *)(?P<fence>`{3,}|~{3,})(?P<info>.*)$")
 
@@ -114,9 +118,8 @@ def program_of(page: Path) -> str:
     return "\n".join(lines)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(WITH_SERVICES))
-def test_every_program_of_a_page_with_services_runs(name: str, tmp_path: Path) -> None:
+def run_by_itself(name: str, tmp_path: Path) -> None:
+    """Run the programs of a page in a process of their own."""
     program = tmp_path / "page.py"
     program.write_text(program_of(ROOT / name))
     known = {key: value for key, value in os.environ.items() if not key.startswith("WANDB_")}
@@ -139,7 +142,19 @@ def test_every_program_of_a_page_with_services_runs(name: str, tmp_path: Path) -
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-IN_PROCESS = [page for page in GUIDES if name_of(page) not in WITH_SERVICES]
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(WITH_SERVICES))
+def test_every_program_of_a_page_with_services_runs(name: str, tmp_path: Path) -> None:
+    run_by_itself(name, tmp_path)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 13), reason="needs Python 3.13")
+@pytest.mark.parametrize("name", sorted(WITH_FRIENDS))
+def test_every_program_of_a_page_with_friends_runs(name: str, tmp_path: Path) -> None:
+    run_by_itself(name, tmp_path)
+
+
+IN_PROCESS = [page for page in GUIDES if name_of(page) not in WITH_SERVICES | WITH_FRIENDS]
 
 
 @pytest.mark.parametrize("page", IN_PROCESS, ids=name_of)
@@ -189,9 +204,17 @@ def test_every_link_to_our_own_pages_leads_somewhere(page: Path) -> None:
     assert broken == []
 
 
+MODULES = (
+    logax,
+    logax.iterations,
+    logax.loggers,
+    logax.loop,
+    logax.storage,
+    logax.testing,
+)
 PUBLIC = {
     f"{module.__name__}.{name}": getattr(module, name)
-    for module in (logax, logax.loggers, logax.loop, logax.storage, logax.testing)
+    for module in MODULES
     for name in module.__all__
     if module is logax or name not in logax.__all__
 }
@@ -207,6 +230,11 @@ def test_every_public_name_is_documented(name: str) -> None:
     assert re.search(rf"^::: {re.escape(name)}$", reference, re.MULTILINE), (
         f"docs/reference.md has no `::: {name}`"
     )
+
+
+def test_the_reference_has_public_names_only_and_each_once() -> None:
+    reference = (ROOT / "docs" / "reference.md").read_text()
+    assert sorted(re.findall(r"^::: (\S+)$", reference, re.MULTILINE)) == sorted(PUBLIC)
 
 
 @pytest.mark.parametrize("name", PUBLIC)

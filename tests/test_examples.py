@@ -35,15 +35,18 @@ def test_the_demo_keeps_a_run_for_each_seed_beside_earlier_ones_and_draws_them(
     assert run.info == {"width": 24, "batch": 128, "steps": 60}
 
 
-def test_the_curve_fit_finds_the_curve_and_says_how() -> None:
-    *steps, end, result = said_by("curve_fit.py")
+def test_the_curve_fit_finds_the_curve_and_says_how(tmp_path: Path) -> None:
+    output = tmp_path / "curve_fit.png"
+    *steps, end, a, b, c, d, plot = said_by("curve_fit.py", "--output", str(output))
     assert iterations_in(steps) == list(range(len(steps)))
     reason = "gradient is small|steps are small"
     assert re.match(rf"Convergence: reason=({reason}) \| iterations={len(steps)} \| ", end)
     assert " | time=" in end
-    found = [float(number) for number in re.findall(r"\d+\.\d*", result)]
-    assert len(found) == 8
-    assert all(abs(x - y) < 0.05 for x, y in zip(found[:4], found[4:], strict=True))
+    for line in (a, b, c, d):
+        found, error, true = map(float, re.findall(r"\d+\.\d+", line))
+        assert abs(found - true) < 3 * error < 0.06
+    assert plot == f"the plot: {output}"
+    assert output.read_bytes().startswith(b"\x89PNG")
 
 
 def test_the_simulation_is_watched_while_it_runs(tmp_path: Path) -> None:

@@ -5,6 +5,9 @@ The fixed programs come first, one hard case each under a name that says which.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -14,6 +17,7 @@ from hard_programs import HARD, loops_of_length_zero, while_in_a_loop_of_length_
 from oracle import Program
 from oracle_checks import (
     REDUCTIONS,
+    check_donated,
     check_gradient,
     check_inside_gradient,
     check_jitted,
@@ -35,6 +39,21 @@ STATES: list[State] = [
 each_hard_program = pytest.mark.parametrize("program", HARD, ids=lambda program: program.__name__)
 
 
+def every_other(first: int) -> Callable[[Any], Any]:
+    """All hard programs, of which one in two is slow."""
+    return pytest.mark.parametrize(
+        "program",
+        [
+            pytest.param(
+                program,
+                marks=[] if number % 2 == first else [pytest.mark.slow],
+                id=program.__name__,
+            )
+            for number, program in enumerate(HARD)
+        ],
+    )
+
+
 @each_hard_program
 def test_a_hard_program_logs_what_the_oracle_recorded(program: Program) -> None:
     check_records(program, *STATES)
@@ -45,7 +64,7 @@ def test_each_lane_of_a_hard_program_logs_what_the_oracle_recorded(program: Prog
     check_lanes(program, STATES)
 
 
-@each_hard_program
+@every_other(0)
 def test_interval_and_capacity_keep_some_records_of_a_hard_program(program: Program) -> None:
     check_kept(program, STATES, interval=2, capacity=3)
 
@@ -56,14 +75,14 @@ def test_a_reduction_of_no_records_has_no_records(program: Program) -> None:
         check_reduction(program, STATES[:1], how)
 
 
-@settings(max_examples=7)
+@settings(max_examples=6)
 @given(programs(), states())
 @compiled_quickly()
 def test_a_random_program_logs_what_the_oracle_recorded(program: Program, state: State) -> None:
     check_records(program, state)
 
 
-@settings(max_examples=4)
+@settings(max_examples=3)
 @given(programs(), st.lists(states(), min_size=3, max_size=4))
 @compiled_quickly()
 def test_each_lane_of_a_random_program_logs_what_the_oracle_recorded(
@@ -72,14 +91,21 @@ def test_each_lane_of_a_random_program_logs_what_the_oracle_recorded(
     check_lanes(program, lanes)
 
 
-@settings(max_examples=4)
+@settings(max_examples=3)
 @given(programs(), states())
 @compiled_quickly()
 def test_spool_and_jit_commute_on_random_programs(program: Program, state: State) -> None:
     check_jitted(program, state)
 
 
-@settings(max_examples=4)
+@settings(max_examples=2)
+@given(programs(), states())
+@compiled_quickly()
+def test_a_donated_state_changes_nothing_on_random_programs(program: Program, state: State) -> None:
+    check_donated(program, state)
+
+
+@settings(max_examples=3)
 @given(programs(), st.lists(states(), min_size=1, max_size=2), st.integers(2, 3))
 @compiled_quickly()
 def test_an_interval_thins_random_programs(
@@ -88,7 +114,7 @@ def test_an_interval_thins_random_programs(
     check_kept(program, lanes, interval=interval)
 
 
-@settings(max_examples=4)
+@settings(max_examples=3)
 @given(programs(), st.lists(states(), min_size=1, max_size=2), st.integers(1, 4))
 @compiled_quickly()
 def test_a_small_capacity_keeps_the_last_records_of_random_programs(
@@ -97,7 +123,7 @@ def test_a_small_capacity_keeps_the_last_records_of_random_programs(
     check_kept(program, lanes, capacity=capacity)
 
 
-@settings(max_examples=5)
+@settings(max_examples=3)
 @given(
     programs(kinds=REAL),
     st.lists(states(), min_size=1, max_size=2),
@@ -111,30 +137,30 @@ def test_a_reduction_of_a_random_program_is_that_of_numpy(
     check_reduction(program, lanes, how, interval)
 
 
-@settings(max_examples=4)
+@settings(max_examples=3)
 @given(programs(unbounded=False), states())
 @compiled_quickly()
 def test_the_gradient_through_spool_is_the_plain_one(program: Program, state: State) -> None:
     check_gradient(program, state)
 
 
-@settings(max_examples=4)
+@settings(max_examples=3)
 @given(programs_for_gradients(), states())
 @compiled_quickly()
 def test_spool_sees_the_records_inside_a_gradient(program: Program, state: State) -> None:
     check_inside_gradient(program, state)
 
 
-@settings(max_examples=4)
-@given(programs(), states(), st.booleans(), st.integers(0, 2))
+@settings(max_examples=3)
+@given(programs(), states(), st.booleans(), st.integers(0, 2), st.sampled_from(["run/", ""]))
 @compiled_quickly()
 def test_nested_harvests_share_random_programs_by_name(
-    program: Program, state: State, keep_logs: bool, pick: int
+    program: Program, state: State, keep_logs: bool, pick: int, prefix: str
 ) -> None:
-    check_nesting(program, state, keep_logs, pick)
+    check_nesting(program, state, keep_logs, pick, prefix)
 
 
-@settings(max_examples=4)
+@settings(max_examples=3)
 @given(programs(), states(), st.sampled_from(["seldom", "dear"]))
 @compiled_quickly()
 def test_tags_choose_from_random_programs(program: Program, state: State, tag: str) -> None:

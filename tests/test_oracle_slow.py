@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from oracle import Program
 from oracle_checks import (
     REDUCTIONS,
+    check_donated,
     check_gradient,
     check_inside_gradient,
     check_jitted,
@@ -71,6 +72,11 @@ def test_spool_and_jit_commute_on_random_programs(program: Program, state: State
     check_jitted(program, state)
 
 
+@in_parts(2, 30, program=programs(), state=states())
+def test_a_donated_state_changes_nothing_on_random_programs(program: Program, state: State) -> None:
+    check_donated(program, state)
+
+
 @in_parts(2, 50, program=programs(), lanes=SOME, interval=st.integers(2, 4))
 def test_an_interval_thins_random_programs(
     program: Program, lanes: list[State], interval: int
@@ -117,12 +123,18 @@ def test_spool_sees_the_records_inside_a_gradient(program: Program, state: State
 
 
 @in_parts(
-    2, 50, program=programs(), state=states(), keep_logs=st.booleans(), pick=st.integers(0, 2)
+    2,
+    50,
+    program=programs(),
+    state=states(),
+    keep_logs=st.booleans(),
+    pick=st.integers(0, 2),
+    prefix=st.sampled_from(["", "run/"]),
 )
 def test_nested_harvests_share_random_programs_by_name(
-    program: Program, state: State, keep_logs: bool, pick: int
+    program: Program, state: State, keep_logs: bool, pick: int, prefix: str
 ) -> None:
-    check_nesting(program, state, keep_logs, pick)
+    check_nesting(program, state, keep_logs, pick, prefix)
 
 
 @in_parts(2, 40, program=programs(), state=states(), tag=st.sampled_from(["seldom", "dear"]))

@@ -10,6 +10,7 @@ from program_strategies import programs, states
 from programs import State
 from tap_checks import (
     check_tapped,
+    check_tapped_donated,
     check_tapped_gradient,
     check_tapped_interval,
     check_tapped_jitted,
@@ -40,6 +41,13 @@ def test_tap_and_jit_commute_on_random_programs(
     program: Program, buffer: int, state: State
 ) -> None:
     check_tapped_jitted(program, buffer, state)
+
+
+@in_parts(2, 30, program=programs(), buffer=BUFFERS, state=states())
+def test_a_donated_state_changes_nothing_that_is_delivered(
+    program: Program, buffer: int, state: State
+) -> None:
+    check_tapped_donated(program, buffer, state)
 
 
 @in_parts(2, 50, program=programs(), buffer=BUFFERS, state=states(), interval=st.integers(2, 4))

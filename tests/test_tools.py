@@ -1,11 +1,16 @@
 """The scripts behind the Makefile, as far as they decide whether something passes."""
 
+import re
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from interpreters import NotFoundError, find
 from offline import main as offline
+from pins import ROWS
+
+ROOT = Path(__file__).resolve().parent.parent
 
 
 def write(folder: Path, name: str, text: str) -> None:
@@ -41,3 +46,16 @@ def test_a_site_may_link_outside_but_not_load_from_there(
 
 def test_an_empty_site_does_not_pass(tmp_path: Path) -> None:
     assert offline(str(tmp_path)) == 1
+
+
+@pytest.mark.parametrize("jax", ROWS)
+def test_what_the_environments_of_the_tests_are_made_of_has_a_version(jax: str) -> None:
+    groups = tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]
+    pins = (ROOT / "requirements" / f"constraints-jax-{jax}.txt").read_text()
+    pinned = set(re.findall(r"^([\w.-]+)==", pins, re.MULTILINE))
+    wanted = {
+        re.split(r"[ ;\[<>=]", dependency)[0].lower()
+        for group in ("test", "check", "friends", "demo")
+        for dependency in groups[group]
+    }
+    assert {"jax", "numpy", "tqdm"} | wanted <= pinned

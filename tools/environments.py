@@ -50,7 +50,7 @@ def create(name: str) -> None:
         wanted = ["--group", "docs"]
         constraints = "requirements/constraints-docs.txt"
     else:
-        groups = ["test", "check"] if name == row else [name]
+        groups = ["test", "check", "friends"] if name == row else [name]
         wanted = ["--editable", ".", *(word for group in groups for word in ("--group", group))]
         constraints = f"requirements/constraints-jax-{jax}.txt"
     interpreter = interpreters.find(python)

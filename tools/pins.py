@@ -31,7 +31,8 @@ def main() -> int:
         fixed = Path(folder) / "fixed.txt"
         for jax, python in ROWS.items():
             fixed.write_text(f"jax=={jax}\n")
-            names = ["test", "check", "demo", *(["bench"] if jax != TOO_OLD_FOR_PEERS else [])]
+            peers = ["bench"] if jax != TOO_OLD_FOR_PEERS else []
+            names = ["test", "check", "friends", "demo", *peers]
             groups = [word for name in names for word in ("--group", name)]
             compile_pins(f"jax-{jax}", python, "pyproject.toml", *groups, "-c", str(fixed))
         compile_pins("docs", "3.11", "--group", "docs")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
-import signal
 import subprocess
 import sys
 import textwrap
@@ -19,6 +18,7 @@ import pytest
 from jax.sharding import Mesh, PartitionSpec
 
 import logax
+from interrupts import interrupts
 from logax._delivery.worker import worker
 from logax.loggers import (
     CallbackLogger,
@@ -564,25 +564,19 @@ def test_records_that_there_is_no_room_for_are_said():
 
 
 def test_an_interrupt_while_a_block_ends_leaves_a_crashed_run():
-    logger = MemoryLogger()
-    slow = MultiLogger(logger, CallbackLogger(lambda record: interrupt()))
+    logger, gate = MemoryLogger(), threading.Event()
 
-    def interrupt():
-        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
-        gate.wait(60)
-
-    def train():
+    def train(interrupt):
+        slow = MultiLogger(logger, CallbackLogger(lambda record: (interrupt(), gate.wait(60))))
         with slow.run() as state:
             slow.log(state, {"x": 1.0})
 
-    gate = threading.Event()
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            train()
-    finally:
-        signal.signal(signal.SIGINT, before)
-        gate.set()
+    with interrupts() as interrupt:
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                train(interrupt)
+        finally:
+            gate.set()
     logax.flush()
     assert logger.runs[0].status == "crashed"
 

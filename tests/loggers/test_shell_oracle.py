@@ -2,69 +2,99 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from hard_programs import HARD
+from logger_checks import (
+    check_aggregate,
+    check_lanes_of_one_run,
+    check_logged,
+    check_logged_lanes,
+)
 from oracle import Program
 from oracle_checks import compiled_quickly
 from program_strategies import programs, states
 from programs import State
-from tap_checks import check_logged, check_logged_lanes
-from test_oracle import STATES
-from test_tap_oracle import buffers
+from test_oracle import STATES, every_other
+
+ways = st.sampled_from((None, 1, 7, 64))  # None is the logger's `spool`, else it is its `tap`
+LANES = st.lists(states(), min_size=2, max_size=2)
+EQUAL = programs(
+    kinds=("float32", "int32", "vector"), ragged=False, without=("Shards",), steady=True
+)
 
 
-def every_other(first: int) -> list[Any]:
-    """Every program, of which one in two is slow: those that the other test has."""
-    return [
-        pytest.param(
-            program,
-            id=program.__name__,
-            marks=[] if number % 2 == first else [pytest.mark.slow],
-        )
-        for number, program in enumerate(HARD)
-    ]
+def way_of(program: Program) -> int | None:
+    return (1, 7, None, 7)[HARD.index(program) % 4]
 
 
-@pytest.mark.parametrize("program", every_other(0))
+@every_other(0)
 @compiled_quickly()
 def test_a_run_has_the_records_of_a_hard_program(program: Program) -> None:
-    check_logged(program, 7 if HARD.index(program) % 4 else 1, *STATES)
+    check_logged(program, way_of(program), *STATES[:3])
 
 
-@pytest.mark.parametrize("program", every_other(1))
+@every_other(1)
 @compiled_quickly()
 def test_the_run_of_each_lane_has_its_records(program: Program) -> None:
-    check_logged_lanes(program, 1 if HARD.index(program) % 4 == 1 else 7, STATES)
+    check_logged_lanes(program, way_of(program), STATES)
 
 
 @settings(max_examples=2)
-@given(programs(), buffers, states())
+@given(programs(), ways, LANES)
 @compiled_quickly()
 def test_a_run_has_the_records_of_a_random_program(
-    program: Program, buffer: int, state: State
+    program: Program, way: int | None, starts: list[State]
 ) -> None:
-    check_logged(program, buffer, state)
+    check_logged(program, way, *starts)
+
+
+@settings(max_examples=1)
+@given(programs(), ways, LANES)
+@compiled_quickly()
+def test_one_run_given_to_all_lanes_has_the_records_of_each(
+    program: Program, way: int | None, lanes: list[State]
+) -> None:
+    check_lanes_of_one_run(program, way, lanes)
+
+
+@settings(max_examples=1)
+@given(EQUAL, ways, LANES)
+@compiled_quickly()
+def test_an_aggregate_has_mean_least_and_greatest_of_each_record(
+    program: Program, way: int | None, lanes: list[State]
+) -> None:
+    check_aggregate(program, way, lanes)
 
 
 @pytest.mark.slow
-@settings(max_examples=150)
-@given(programs(), buffers, states())
+@settings(max_examples=40)
+@given(programs(), ways, LANES)
 @compiled_quickly()
 def test_a_run_has_the_records_of_many_random_programs(
-    program: Program, buffer: int, state: State
+    program: Program, way: int | None, starts: list[State]
 ) -> None:
-    check_logged(program, buffer, state)
+    check_logged(program, way, *starts)
 
 
 @pytest.mark.slow
-@settings(max_examples=150)
-@given(programs(), buffers, states(), states())
+@settings(max_examples=40)
+@given(programs(), ways, LANES)
 @compiled_quickly()
 def test_the_run_of_each_lane_has_the_records_of_a_random_program(
-    program: Program, buffer: int, one: State, two: State
+    program: Program, way: int | None, lanes: list[State]
 ) -> None:
-    check_logged_lanes(program, buffer, [one, two])
+    check_logged_lanes(program, way, lanes)
+    check_lanes_of_one_run(program, way, lanes)
+
+
+@pytest.mark.slow
+@settings(max_examples=40)
+@given(EQUAL, ways, LANES)
+@compiled_quickly()
+def test_aggregates_of_many_random_programs(
+    program: Program, way: int | None, lanes: list[State]
+) -> None:
+    check_aggregate(program, way, lanes)

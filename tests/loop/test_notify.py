@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import queue
-import signal
 import socket
 import sys
 import threading
@@ -24,6 +22,7 @@ import pytest
 
 import logax
 from gates import pending
+from interrupts import interrupts
 from logax import DeliveryError, EveryNStep
 from logax._delivery.forks import _renewed
 from logax._delivery.worker import Worker, worker
@@ -452,17 +451,14 @@ def test_where_warnings_are_errors_the_error_of_the_loop_stays(server: Server) -
 
 def test_an_interrupt_ends_the_wait_at_the_exit(server: Server) -> None:
     server.gate.clear()
-    interrupts = threading.Thread(
-        target=lambda: (server.arrived.get(), os.kill(os.getpid(), signal.SIGINT))
-    )
-    interrupts.start()
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            run(NotifyLogger(server.url, timeout=LONG), steps=1)
-    finally:
-        signal.signal(signal.SIGINT, before)
-        interrupts.join()
+    with interrupts() as interrupt:
+        thread = threading.Thread(target=lambda: (server.arrived.get(), interrupt()))
+        thread.start()
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                run(NotifyLogger(server.url, timeout=LONG), steps=1)
+        finally:
+            thread.join()
 
 
 # What is wrong with the view.

@@ -142,11 +142,13 @@ def _run_while(equation: Equation, args: Sequence[Array], frame: Frame) -> Seque
     for_cond, for_body = params["cond_nconsts"], params["body_nconsts"]
     cond_consts, body_consts = args[:for_cond], args[for_cond : for_cond + for_body]
 
-    def goes_on(child: Frame, carry: Sequence[Array]) -> Array:
+    def goes_on(child: Frame, carry: Sequence[Array]) -> tuple[Array, Array | None]:
+        """Whether there is another iteration, and where JAX batched this loop, in which lanes."""
         (again,) = walk(child, params["cond_jaxpr"], [*cond_consts, *carry])
-        if again.ndim:  # JAX batched this loop: it runs while any lane does
-            again = jnp.any(again)
-        return again if child.valid is None else again & child.valid
+        lanes = again if again.ndim else None
+        if lanes is not None:  # it runs while any lane does
+            again = jnp.any(lanes)
+        return again if child.valid is None else again & child.valid, lanes
 
     harvest = frame.harvest
     inside = counting.then(
@@ -156,13 +158,15 @@ def _run_while(equation: Equation, args: Sequence[Array], frame: Frame) -> Seque
     emits = harvest.streams and not waits
 
     def body(carried: Tree) -> Tree:
-        carry, states, active = carried
+        carry, states, active, lanes = carried
         child = frame.child(states, (running_p.bind(active), frame.given), emits)
         new = walk(child, params["body_jaxpr"], [*body_consts, *carry])
+        if lanes is not None:
+            new = [_in_lanes(lanes, n, o) for n, o in zip(new, carry, strict=True)]
         new = [advance_p.bind(active, n, o) for n, o in zip(new, carry, strict=True)]
-        active = goes_on(child, new)
+        active, lanes = goes_on(child, new)
         harvest.settle(child, has_room=waits)
-        return new, child.states, active
+        return new, child.states, active, lanes
 
     def any_goes_on(carried: Tree) -> Array:
         return any_lane_p.bind(carried[2])
@@ -175,17 +179,22 @@ def _run_while(equation: Equation, args: Sequence[Array], frame: Frame) -> Seque
             full = harvest.lacks_room(frame, carried[1], inside) & carried[2]
             return any_goes_on(carried) & ~any_lane_p.bind(full)
 
-        carry, states, active = lax.while_loop(goes_on_here, body, carried)
+        carry, states, *rest = lax.while_loop(goes_on_here, body, carried)
         child = frame.child(states, frame.passed(), emits=True)
         harvest.empty_buffer(child)
-        return carry, child.states, active
+        return (carry, child.states, *rest)
 
     start = list(args[for_cond + for_body :])
-    active = goes_on(frame, start)
-    carried = (start, frame.threaded(inside, harvest.streams), active)
-    carry, states, _ = lax.while_loop(any_goes_on, while_there_is_room if waits else body, carried)
+    active, lanes = goes_on(frame, start)
+    carried = (start, frame.threaded(inside, harvest.streams), active, lanes)
+    carry, states, *_ = lax.while_loop(any_goes_on, while_there_is_room if waits else body, carried)
     frame.states.update(states)
     return list(carry)
+
+
+def _in_lanes(lanes: Array, new: Array, old: Array) -> Array:
+    """The new value in these lanes, which are the leading axes of both values."""
+    return jnp.where(lanes.reshape(lanes.shape + (1,) * (new.ndim - lanes.ndim)), new, old)
 
 
 def _census_cond(equation: Equation, harvest: Harvest) -> Census:

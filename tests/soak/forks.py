@@ -1,0 +1,116 @@
+"""Processes that fork while a program streams into a logger, and children that end, log and exit.
+
+No child computes with JAX, which may wait for threads that it has not got.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+import warnings
+from pathlib import Path
+from typing import Any, NoReturn
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import logax
+from logax.loggers import JSONLLogger, MultiLogger, SaveLogger
+from logax.loop import (
+    CallbackLogger,
+    CompositeLogger,
+    PrintLogger,
+    PythonLogger,
+    RingBufferLogger,
+    TqdmLogger,
+)
+
+CHILDREN, STEPS, OWN = 40, 2_000, 5
+
+
+def count(x: Any) -> Any:
+    """Logs x, x+1, x+2, ..."""
+
+    def step(x: Any, i: Any) -> Any:
+        logax.log({"x": x}, step=i)
+        return x + 1, None
+
+    return jax.lax.scan(step, x, jnp.arange(STEPS))[0]
+
+
+def fork_under_load(folder: str) -> dict[str, Any]:
+    """Fork again and again while another thread streams, and say how all ended and what was got."""
+    warnings.simplefilter("ignore")  # those of Python and JAX, that forking may hang
+    logger = MultiLogger(SaveLogger(f"{folder}/runs"), JSONLLogger(f"{folder}/run.jsonl"))
+    seen: list[float] = []
+    tapped = logax.tap(count, lambda one: seen.append(float(one["x"])), buffer=10)
+    ends, calls = threading.Event(), 0
+    with logger.run(name="parent") as state:
+
+        def stream() -> None:
+            nonlocal calls
+            while not ends.is_set():
+                start = np.float32(calls * STEPS)
+                tapped(start)
+                logger.tap(count, state, buffer=10)(start)
+                calls += 1
+
+        thread = threading.Thread(target=stream)
+        thread.start()
+        codes = []
+        for number in range(CHILDREN):
+            pid = os.fork()
+            if not pid:
+                _child(number, logger, state, Path(folder))
+            codes.append(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+        ends.set()
+        thread.join()
+    logax.flush()
+    logger.close()
+    return {"codes": codes, "number": calls * STEPS, "seen": seen == list(range(calls * STEPS))}
+
+
+def _child(number: int, logger: Any, state: Any, folder: Path) -> NoReturn:
+    """Do what a child does, of four things one, and end."""
+    if number % 4 == 0:
+        os._exit(number)
+    if number % 4 == 1:
+        logger.log(state, {"of a child": float(number)}, step=number)
+    if number % 4 == 2:
+        with logger.run(name=f"child {number}") as own:
+            for step in range(OWN):
+                logger.log(own, {"x": float(step)}, step=step)
+    if number % 4 == 3:
+        loop(folder / f"loop {number}", logger, number)
+    sys.exit(number)
+
+
+def loop(folder: Path, logger: Any, number: int) -> None:
+    """A loop of Python with all kinds of loggers, whose state is an array of NumPy."""
+    folder.mkdir()
+    handler = logging.FileHandler(folder / "python.log")
+    named = logging.getLogger(f"of {number}")
+    named.addHandler(handler)
+    named.setLevel(logging.INFO)
+
+    def view(x: Any) -> Any:
+        return {"x": x}
+
+    with (
+        open(folder / "printed", "w") as printed,
+        open(folder / "bar", "w") as bar,
+        open(folder / "called", "w") as called,
+        CompositeLogger(
+            PrintLogger(view, 1, file=printed),
+            PythonLogger(view, 1, logger=named),
+            TqdmLogger(OWN, view, file=bar),
+            CallbackLogger(lambda x, step: print(step, x.sum(), file=called), 1),
+            RingBufferLogger(2),
+            logger.loop(view, 1, name=f"loop {number}"),
+        ) as together,
+    ):
+        for step in range(OWN):
+            together.log(np.float32(step), step)

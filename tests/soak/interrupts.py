@@ -1,0 +1,57 @@
+"""Programs that stream into a logger without end, and are ended."""
+
+from __future__ import annotations
+
+import itertools
+import signal
+import sys
+import time
+from typing import Any, NoReturn
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import logax
+from logax.loggers import MultiLogger, SaveLogger
+from logax.loggers import CallbackLogger as Callback
+
+STEPS = 500
+
+
+def count(x: Any) -> Any:
+    """Logs x, x+1, x+2, ..."""
+
+    def step(x: Any, i: Any) -> Any:
+        logax.log({"x": x}, step=i)
+        return x + 1, None
+
+    return jax.lax.scan(step, x, jnp.arange(STEPS))[0]
+
+
+def stream(folder: str, way: str, buffer: int) -> NoReturn:
+    """Stream until interrupted; says each time how many records are known to be delivered.
+
+    Args:
+      folder: Where to.
+      way: What is done then: nothing ("uncaught"), an exit with a code ("code"), or `logax.discard`
+        before that ("discard").
+      buffer: Of `tap`.
+    """
+    if way == "terminated":
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    logger = SaveLogger(folder)
+    try:
+        with logger.run(name="streamed") as state:
+            for number in itertools.count():
+                logger.tap(count, state, buffer=buffer)(np.float32(number * STEPS))
+                if number % 10 == 9:
+                    logax.flush()
+                    print((number + 1) * STEPS, flush=True)
+    except KeyboardInterrupt:
+        if way == "uncaught":
+            raise
+        if way == "discard":
+            logax.discard()
+        sys.exit(7)
+    raise AssertionError("it has no end")

@@ -1,0 +1,76 @@
+"""The first pages that anybody reads, run as notebooks: they show what the pages say they show."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from test_docs import ROOT, Block, blocks_of
+
+# A process of its own: what runs notebooks leaves sockets to the garbage collector.
+NOTEBOOK = """
+import json, pathlib, sys
+import nbformat
+from jupyter_client.manager import AsyncKernelManager
+from nbclient import NotebookClient
+
+folder = pathlib.Path.cwd()
+place = folder / "kernels" / "here"
+place.mkdir(parents=True)
+command = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+spec = {"argv": command, "display_name": "here", "language": "python"}
+(place / "kernel.json").write_text(json.dumps(spec))
+manager = AsyncKernelManager(kernel_name="here")
+manager.kernel_spec_manager.kernel_dirs = [str(folder / "kernels")]
+cells = [nbformat.v4.new_code_cell(code) for code in json.load(sys.stdin)]
+notebook = nbformat.v4.new_notebook(cells=cells)
+NotebookClient(notebook, km=manager, timeout=250).execute()
+nbformat.write(notebook, "done.ipynb")
+"""
+FIRST = "import warnings; warnings.filterwarnings('error', module='logax|__main__')"
+
+
+def cells_of(blocks: list[Block]) -> list[tuple[str, str]]:
+    """Every program of a page, with the output that stands right behind it."""
+    found: list[tuple[str, str]] = []
+    for block in blocks:
+        if block.language == "python":
+            found.append((block.code, ""))
+        elif block.language == "text":
+            found[-1] = (found[-1][0], block.code)
+    return found
+
+
+def shown(programs: list[str], folder: Path) -> list[Any]:
+    """What each cell of a notebook shows."""
+    done = subprocess.run(
+        [sys.executable, "-c", NOTEBOOK],
+        input=json.dumps([FIRST, *programs]),
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )
+    assert done.returncode == 0, done.stderr
+    cells = json.loads((folder / "done.ipynb").read_text())["cells"]
+    return [cell["outputs"] for cell in cells[1:]]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", ["README.md", "docs/start.md"])
+def test_a_notebook_of_the_page_shows_what_the_page_shows(page: str, tmp_path: Path) -> None:
+    cells = cells_of(blocks_of((ROOT / page).read_text()))
+    assert sum(bool(output) for _, output in cells) >= 2
+    outputs = shown([code for code, _ in cells], tmp_path)
+    for (code, wanted), got in zip(cells, outputs, strict=True):
+        assert [(out["output_type"], out["name"]) for out in got] == (
+            [("stream", "stdout")] if wanted else []
+        ), code
+        assert "".join("".join(out["text"]) for out in got) == wanted

@@ -1,0 +1,53 @@
+"""An hour's worth of records in a minute: none is lost or wrong, and no memory stays behind."""
+
+from __future__ import annotations
+
+import shutil
+import statistics
+from pathlib import Path
+
+import pytest
+
+from soak.processes import answer
+from soak.volume import KEYS, QUEUE, read, write
+
+SCALARS = 100_000_000
+FLAT = 6 * 2**20  # bytes, by which what is resident may differ from itself
+ROOM = 3 * 2**30  # bytes
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("lanes", "buffer"),
+    [(1, 5_000), (1_000, 50)],
+    ids=["one run of 10 million records", "a thousand runs of 10,000"],
+)
+def test_a_hundred_million_scalars_are_all_on_disk_and_leave_no_memory_behind(
+    lanes: int, buffer: int, tmp_path: Path
+) -> None:
+    if shutil.disk_usage(tmp_path).free < ROOM:
+        pytest.skip("there is no room on the disk")
+    steps, folder = SCALARS // KEYS // lanes, tmp_path / "runs"
+    took = answer(write, folder, lanes, steps, 100, buffer)
+
+    # A fifth is for warming up. Of the eight million records after it, none leaves a byte.
+    level = statistics.median(took["resident"][4:8])
+    assert abs(statistics.median(took["resident"][-4:]) - level) < FLAT
+    assert took["most"][-1] < level + 4 * QUEUE
+
+    size = sum(file.stat().st_size for file in folder.iterdir())
+    assert size <= 1.3 * 4 * SCALARS
+    found = answer(read, folder, lanes, steps)
+    assert found["number"] == SCALARS
+    assert found["taken"] < size / 2  # to read a key is not to read all of them
+    shutil.rmtree(folder)
+
+
+@pytest.mark.slow
+def test_a_transfer_for_each_record_leaves_no_memory_behind(tmp_path: Path) -> None:
+    steps = 200_000
+    took = answer(write, tmp_path, 1, steps, 20, 1)
+    level = statistics.median(took["resident"][4:8])
+    # Of 140,000 transfers none leaves as much as a small object.
+    assert abs(statistics.median(took["resident"][-4:]) - level) < FLAT / 3
+    assert answer(read, tmp_path, 1, steps)["number"] == steps * KEYS
