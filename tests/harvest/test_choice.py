@@ -206,6 +206,40 @@ def test_options_of_an_inner_harvest_do_not_touch_what_it_leaves() -> None:
         np.testing.assert_array_equal(outside.steps["step"][key], [0, 2])
 
 
+@pytest.mark.parametrize("inner", ["spool", "tap"])
+@pytest.mark.parametrize("options", [{"keep_logs": True}, {"argnames": "other"}])
+def test_lanes_that_are_done_leave_nothing_to_an_outer_harvest(
+    inner: str, options: dict[str, Any]
+) -> None:
+    def function(n: Any) -> Any:
+        def body(i: Any) -> Any:
+            logax.log({"i": i, "other": -i})
+            return i + 1
+
+        return lax.while_loop(lambda i: i < n, body, 0)
+
+    def harvested(n: Any) -> Any:
+        if inner == "tap":
+            return logax.tap(function, seen.append, **options)(n)
+        return logax.spool(function, capacity=4, **options)(n)[0]
+
+    seen: list[Any] = []
+    lengths = jnp.array([1, 3, 0])
+    out, logs = jax.vmap(logax.spool(harvested, argnames="i", capacity=4))(lengths)
+    np.testing.assert_array_equal(out, lengths)
+    np.testing.assert_array_equal(logs.count["i"], lengths)
+    np.testing.assert_array_equal(logs["i"][1, :3], [0, 1, 2])
+
+    outer: list[tuple[int, int]] = []
+
+    def note(record: Any) -> None:
+        outer.append((record.lane[0], int(record["i"])))
+
+    jax.vmap(logax.tap(harvested, note, argnames="i"))(lengths)
+    logax.flush()
+    assert sorted(outer) == [(0, 0), (1, 0), (1, 1), (1, 2)]
+
+
 def test_without_an_outer_harvest_what_is_left_disappears() -> None:
     def by_hand(x: Any) -> Any:
         out = x + 1

@@ -559,6 +559,28 @@ def test_configurations_that_are_wrong_are_named(config: Any, message: str, tmp_
     assert message in str(caught.value)
 
 
+def test_groups_and_schedules_of_other_libraries_count_by_their_names(tmp_path: Path) -> None:
+    class Start:
+        def should_log(self, step: int) -> bool:
+            return step == 0
+
+        def leading_shape(self, total_steps: int) -> tuple[int, ...]:
+            return ()
+
+    @dataclasses.dataclass
+    class Group:
+        view: Any
+        logging_frequency: Any
+
+    config = {"start": Group(whole, Start()), "frames": Group(whole, EveryNStep(2))}
+    with HDF5StorageWriter(tmp_path / "a.h5", config, np.float32(0)) as writer:
+        for step, state in counted(range(5), add=1):
+            writer.log(state, step)
+    with HDF5StorageReader(tmp_path / "a.h5") as reader:
+        assert reader.focus_group("start")[...] == 1
+        np.testing.assert_array_equal(reader.focus_group("frames")[...], [1, 3, 5])
+
+
 def test_groups_take_a_function_and_a_schedule() -> None:
     with pytest.raises(
         TypeError, match="`WriterGroupConfig` takes a view, a function of the state"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from logax._compat import Array
-from logax._log import Entry, LogSpec, bind_again
+from logax._log import Entry, LogSpec
 from logax._logdict import matches
 
 Names = str | Iterable[str] | None
@@ -60,12 +60,18 @@ class Choice:
         return by_tag and by_name
 
 
-def leave(args: Sequence[Array], spec: LogSpec, rest: Part, keep_logs: bool) -> None:
+def leave(
+    bind: Callable[[Sequence[Any], LogSpec], None],
+    args: Sequence[Array],
+    spec: LogSpec,
+    rest: Part,
+    keep_logs: bool,
+) -> None:
     """Bind for an outer harvest what this one does not take, or with `keep_logs` all of it."""
     if keep_logs:
-        bind_again(args, spec)
+        bind(args, spec)
     elif rest.entries:
-        bind_again(rest.flat(), rest.as_spec())
+        bind(rest.flat(), rest.as_spec())
 
 
 class Part:

@@ -191,7 +191,7 @@ class Spool(Harvest):
             leaves = tuple(map(cut_off, self._groups[name].gathered(operands)))
             frame.record(name, Single(leaves, steps, None if leaves else jnp.ones((), bool)))
         if self._outer:
-            leave(args, spec, rest, self.options.keep_logs)
+            leave(frame.leave, args, spec, rest, self.options.keep_logs)
 
     def warn(self, traced: Traced) -> None:
         """Say which names match nothing, and which logs are where no harvest can see them."""

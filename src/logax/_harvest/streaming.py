@@ -31,7 +31,7 @@ from logax._harvest.control import any_lane_p
 from logax._harvest.findings import Findings
 from logax._harvest.storage import Block, Single, cut_off
 from logax._harvest.walker import Frame, Harvest
-from logax._log import Entry, LogSpec, bind_again
+from logax._log import Entry, LogSpec
 
 PLACE = "\0place"  # as no step is called
 
@@ -330,9 +330,9 @@ class Tap(Harvest):
             if frame.takes(name):
                 self._record(frame, name, part)
             elif self._outer and not self.options.keep_logs:
-                bind_again(part.flat(), part.as_spec())
+                frame.leave(part.flat(), part.as_spec())
         if self._outer:
-            leave(args, spec, rest, self.options.keep_logs)
+            leave(frame.leave, args, spec, rest, self.options.keep_logs)
 
     def _record(self, frame: Frame, name: str, part: Part) -> None:
         valid, path = frame.valid, frame.shards

@@ -29,7 +29,7 @@ from logax._compat import Array, Equation, Jaxpr, Tree
 from logax._harvest import census as counting
 from logax._harvest.census import Census
 from logax._harvest.storage import Block, Single, Store, joined
-from logax._log import bind_again, is_harvested, is_listening, listening, log_p
+from logax._log import LogSpec, bind_again, is_harvested, is_listening, listening, log_p
 
 
 class Rule(NamedTuple):
@@ -164,7 +164,7 @@ class _Relay(Silent):
     """The harvest that leaves every log to what is outside."""
 
     def on_log(self, equation: Equation, args: Sequence[Array], frame: Frame) -> None:
-        bind_again(args, equation.params["spec"])
+        frame.leave(args, equation.params["spec"])
 
 
 @dataclasses.dataclass
@@ -211,6 +211,19 @@ class Frame:
     def taken(self, census: Census) -> Census:
         """The part of a census that is taken here, of each group its first key."""
         return {k: tally for k, tally in census.items() if k in self.tallies and self.takes(k)}
+
+    def leave(self, operands: Sequence[Array], spec: LogSpec) -> None:
+        """Bind a log, or a part of one, for whatever is around this harvest.
+
+        That cannot tell by itself where this part is not really running: our loops run for all
+        lanes as long as one goes on.
+        """
+        if self.valid is None:
+            bind_again(operands, spec)
+        else:
+            jax.lax.cond(
+                self.valid, lambda own: bind_again(own, spec), lambda _: None, list(operands)
+            )
 
     def record(self, key: str, records: Block | Single) -> None:
         """Take in some records of a group."""

@@ -38,10 +38,13 @@ class WriterGroupConfig(Generic[State, Storage]):
 
 
 def groups_of(config: Any) -> tuple[Node, list[tuple[Parts, WriterGroupConfig[Any, Any]]]]:
-    """The outline of a configuration, and its groups, in order."""
-    outline, found = outlined(config, lambda x: isinstance(x, WriterGroupConfig))
+    """The outline of a configuration, and its groups, in order.
+
+    Those of other libraries count too, if they have a view and a schedule under the same names.
+    """
+    outline, found = outlined(config, _is_group)
     for parts, leaf in found:
-        if not isinstance(leaf, WriterGroupConfig):
+        if not _is_group(leaf):
             where = f"`{'/'.join(parts)}`" if parts else "the configuration"
             hint = "Write `WriterGroupConfig(view, schedule)`"
             if isinstance(leaf, type) and dataclasses.is_dataclass(leaf):
@@ -57,4 +60,14 @@ def groups_of(config: Any) -> tuple[Node, list[tuple[Parts, WriterGroupConfig[An
             "`HDF5StorageWriter` got a configuration without a `WriterGroupConfig`. Write "
             '`{"frames": WriterGroupConfig(view, EveryNStep(10))}`.'
         )
-    return outline, found
+    return outline, [(parts, _own(leaf)) for parts, leaf in found]
+
+
+def _is_group(x: Any) -> bool:
+    return not isinstance(x, type) and hasattr(x, "view") and hasattr(x, "logging_frequency")
+
+
+def _own(group: Any) -> WriterGroupConfig[Any, Any]:
+    if isinstance(group, WriterGroupConfig):
+        return group
+    return WriterGroupConfig(group.view, group.logging_frequency)

@@ -119,7 +119,7 @@ class HDF5StorageWriter(EnteredLogger):
             Group(
                 parts,
                 repr(schedule),
-                isinstance(schedule, Once),
+                _is_once(schedule),
                 block_rows(view.row_bytes, extent or None),
                 view.outline,
                 tuple(view.leaves),
@@ -250,6 +250,12 @@ class HDF5StorageWriter(EnteredLogger):
 def _is_of_hdf5(error: BaseException) -> bool:
     """Whether it has no number of the system's errors of its own."""
     return not (isinstance(error, OSError) and error.strerror)
+
+
+def _is_once(schedule: Schedule) -> bool:
+    """Whether it stores one value without an axis, as `Once` of whatever library says."""
+    shape_of = getattr(schedule, "leading_shape", None)
+    return isinstance(schedule, Once) or (shape_of is not None and shape_of(1) == ())
 
 
 def _extent(schedule: Schedule, total: int | None) -> int:

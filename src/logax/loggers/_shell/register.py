@@ -186,8 +186,14 @@ def machine_facts() -> Mapping[str, Any]:
         "python": platform.python_version(),
         "jax": jax.__version__,
         "logax": __version__,
-        "device": jax.devices()[0].device_kind,
+        "device": _device_kind(),
     }
+
+
+@functools.cache
+def _device_kind() -> str:
+    """Asked for once: in a process that was forked, JAX may wait for threads that are not there."""
+    return str(jax.devices()[0].device_kind)
 
 
 _count = itertools.count()
