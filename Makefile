@@ -15,7 +15,7 @@ PINS := pyproject.toml $(wildcard requirements/*.txt)
 PYTEST = -m pytest -q -n $(WORKERS) --dist worksteal $(ARGS)
 SLOW = -m slow --hypothesis-profile=slow --timeout 1200
 
-.PHONY: help demo test test-slow matrix matrix-interpreters check bench docs pins clean
+.PHONY: help demo test test-slow coverage matrix matrix-interpreters check bench docs pins clean
 .SECONDARY:
 .SECONDEXPANSION:
 
@@ -41,6 +41,13 @@ test-slow: .envs/$$(DEFAULT)/ready ## what is too long for `make test`
 	@echo "== the slow suite on $(DEFAULT)"
 	XLA_FLAGS=--xla_backend_optimization_level=3 .envs/$(DEFAULT)/bin/python $(PYTEST) $(SLOW)
 
+coverage: .envs/$$(DEFAULT)/ready ## the lines and branches of src/logax that both suites reach
+	rm -rf .coverage
+	.envs/$(DEFAULT)/bin/coverage run $(PYTEST)
+	XLA_FLAGS=--xla_backend_optimization_level=3 .envs/$(DEFAULT)/bin/coverage run $(PYTEST) $(SLOW)
+	.envs/$(DEFAULT)/bin/coverage combine --quiet
+	.envs/$(DEFAULT)/bin/coverage report
+
 matrix: matrix-interpreters $(MATRIX:%=suite-%) ## the fast suite on every supported JAX
 	@cat $(MATRIX:%=.envs/%/verdict); ! grep -q FAILED $(MATRIX:%=.envs/%/verdict)
 
@@ -53,8 +60,8 @@ check: .envs/$$(DEFAULT)/ready ## style and types
 	.envs/$(DEFAULT)/bin/ruff format --check
 	.envs/$(DEFAULT)/bin/mypy
 
-bench: .envs/bench/ready ## ratios against the same programs written by hand, and against peers
-	.envs/bench/bin/python -m benchmarks $(ARGS)
+bench: .envs/bench/ready ## ratios against programs by hand and peers; how cost grows, in bench.png
+	.envs/bench/bin/python -m benchmarks --plot bench.png $(ARGS)
 
 docs: .envs/docs/ready ## the documentation, into site/
 	.envs/docs/bin/mkdocs build --strict --clean
@@ -64,7 +71,7 @@ pins: ## write requirements/ anew from pyproject.toml
 	$(PYTHON) tools/pins.py
 
 clean: ## remove the environments and all that was built
-	rm -rf .envs site .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .envs site .coverage .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 .envs/%/ready: $(PINS)
 	@$(PYTHON) tools/environments.py create $*

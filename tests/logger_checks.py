@@ -18,7 +18,7 @@ from logax.testing import MemoryLogger
 from oracle import Program, against, lane, oracle
 from oracle_checks import assert_same_trees, capacity_of, stacked
 from programs import State
-from recorder import Record
+from recorder import Record, is_key
 from tap_checks import assert_delivered, assert_in_order
 
 
@@ -113,13 +113,16 @@ def assert_logged(
 ) -> None:
     """Raise unless exactly these records came, those of each key in this order.
 
-    `whole`: those of all shards as one.
+    `whole`: out of a logdict, with all shards in one record, the dtype that the key has at all its
+    sites together, and all their steps.
     """
     keys = list(dict.fromkeys(record.key for record in records))
     assert {key for one in found for key in one.values} == set(keys)
     for key in keys:
         own = [_Logged(one, key) for one in found if key in one.values]
         wanted = [record for record in records if record.key == key]
+        if whole:
+            own = [one.like(record) for one, record in zip(own, wanted, strict=True)]
         (assert_in_order if whole else assert_delivered)(own, wanted)
 
 
@@ -129,3 +132,15 @@ class _Logged(dict[str, Any]):
     def __init__(self, record: RunRecord, key: str) -> None:
         super().__init__({key: record.values[key]})
         self.steps, self.shard = record.steps, record.stream.shard
+
+    def like(self, record: Record) -> _Logged:
+        """The same with the dtypes and the steps of this record."""
+        for key, value in self.items():
+            self[key] = jax.tree.map(
+                lambda x, y: x if is_key(x) else np.asarray(x).astype(y.dtype), value, record.value
+            )
+        self.steps = {
+            name: np.asarray(self.steps[name]).astype(step.dtype)
+            for name, step in record.steps.items()
+        }
+        return self

@@ -2,11 +2,11 @@
 
     python tools/draw_pictures.py
 
-`demo.png`, `simulation.png` and `trajectory.png` are what the examples of these names draw.
+`demo.png`, `ppo.png`, `sampler.png` and so on are what the examples of these names draw.
 `molecules.png` is drawn from the logs of the first program in docs/log.md, so that the page shows
 the logs of its own code.
 `console.svg` is what `ConsoleLogger` shows of 64 seeds of a small network.
-Needs logax, matplotlib and rich.
+Needs logax, matplotlib and rich, and what the examples need.
 """
 
 from __future__ import annotations
@@ -150,6 +150,11 @@ def main() -> None:
         "console.svg": draw_console,
         "demo.png": draw_by("demo.py"),
         "molecules.png": draw_molecules,
+        "ppo.png": draw_by("ppo.py"),
+        "sampler.png": draw_by("sampler.py"),
+        "equinox_norms.png": draw_by("equinox_norms.py"),
+        "lennard_jones.png": draw_by("lennard_jones.py"),
+        "data_parallel.png": draw_by("data_parallel.py"),
         "simulation.png": draw_by("simulation.py"),
         "trajectory.png": draw_by("trajectory.py"),
     }

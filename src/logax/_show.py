@@ -79,6 +79,11 @@ class ImagePixels:
     pixels: Array
 
 
+def is_shown(value: Any) -> bool:
+    """Whether a node of a logged pytree is one value: a histogram, an image."""
+    return isinstance(value, (HistogramBins, ImagePixels))
+
+
 def shown(leaf: Any) -> Any:
     """What travels for a leaf: the bins of a histogram, the pixels of an image, else itself."""
     if isinstance(leaf, Histogram):

@@ -1,14 +1,11 @@
 """`CSVLogger`: one table that pandas reads, whose columns may come late."""
 
 import json
-import multiprocessing
 import os
-import shutil
 import stat
 
 import jax
 import jax.numpy as jnp
-import ml_dtypes
 import numpy as np
 import pandas as pd
 import pytest
@@ -17,7 +14,7 @@ import logax
 from logax import HistogramBins
 from logax.loggers.csv import CSVLogger, CSVSink
 from logax.loggers.sink import Portion, RunInfo, Stream
-from loggers.text_children import add_rows, fill_disk_with_rows
+from loggers.sinks import write_runs
 
 _HOSTILE = ["../x", "a//b", "/", "naïve ☃ 𝄞", 'quote " and \\', '"', ",", "new\nline", "\r\n", " ",
             "100%s %d", "'; DROP TABLE runs; --", "=1+1", "#", ',,\n\n""', "m" * 2**20]  # fmt: skip
@@ -27,16 +24,8 @@ def _runs(number):
     return [RunInfo(f"run-{index}", f"name {index}") for index in range(number)]
 
 
-def _write(path, runs, *portions, flushes=False):
-    sink = CSVSink(path)
-    sink.open(runs)
-    for portion in portions:
-        sink.write(portion)
-        if flushes:
-            sink.flush()
-    sink.flush()
-    sink.close(runs, "finished")
-    sink.end()
+def _write(path, runs, *portions, **options):
+    write_runs(CSVSink(path), runs, *portions, **options)
 
 
 def test_a_record_is_a_row_with_its_run_steps_and_leaves(tmp_path):
@@ -73,23 +62,6 @@ def test_lanes_of_one_run_stand_in_a_column(tmp_path):
     assert table["run"].nunique() == 1
     assert table["lane"].tolist() == list(range(8))
     assert table["x"].tolist() == [10 * lane for lane in range(8)]
-
-
-@pytest.mark.parametrize("number", [1, 8, 256])
-def test_every_record_of_every_run_is_there_once_and_in_order(tmp_path, number):
-    runs = _runs(number)
-    x = np.arange(number * 5, dtype=np.float32).reshape(number, 5) / 7
-    portions = [
-        Portion.of(runs, {"x": x[:, part]}, step=np.broadcast_to(np.arange(5), x.shape)[:, part])
-        for part in (slice(0, 2), slice(2, 5))
-    ]
-    _write(tmp_path / "a", runs, *portions)
-    table = pd.read_csv(tmp_path / "a")
-    assert len(table) == x.size
-    for run, own in zip(runs, x, strict=True):
-        mine = table[table["run"] == run.id]
-        assert mine["step"].tolist() == [0, 1, 2, 3, 4]
-        np.testing.assert_array_equal(mine["x"].to_numpy().astype(np.float32), own)
 
 
 def test_records_of_several_log_calls_stand_in_the_order_of_the_program(tmp_path):
@@ -163,17 +135,6 @@ def test_arrays_and_other_values_are_json(tmp_path):
     assert bool(row["b"]) is True
     assert json.loads(row["key"]) == np.asarray(jax.random.key_data(keys))[0].tolist()
     assert json.loads(row["bins"]) == {"counts": [1, 2], "edges": [0, 0.5, 1], "nonfinite": 3}
-
-
-@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16, ml_dtypes.bfloat16])
-def test_floats_of_all_bits_come_back_exactly(tmp_path, dtype):
-    runs = _runs(1)
-    size = np.dtype(dtype).itemsize
-    x = np.random.default_rng(0).integers(0, 256, 2000 * size, np.uint8).view(dtype)
-    with np.errstate(invalid="ignore"):
-        _write(tmp_path / "a", runs, Portion.of(runs, {"x": x[None]}, i=np.arange(2000)[None]))
-        found = pd.read_csv(tmp_path / "a")["x"].to_numpy().astype(dtype)
-        np.testing.assert_array_equal(found.astype(float), x.astype(float))
 
 
 def test_integers_stay_integers(tmp_path):
@@ -283,75 +244,3 @@ def test_a_run_is_found_by_its_id_and_its_beginning(tmp_path):
         sink.find("ab")
     (tmp_path / "b").write_text('x,run\n"1,2",abc\n')
     assert CSVSink(tmp_path / "b").find("a") == "abc"
-
-
-def test_processes_share_a_table_and_widen_it_without_loss(tmp_path):
-    spawn = multiprocessing.get_context("spawn")
-    names = ["a", "b"]
-    others = [spawn.Process(target=add_rows, args=(tmp_path / "f", name, 40)) for name in names]
-    for other in others:
-        other.start()
-    for other in others:
-        other.join()
-    assert [other.exitcode for other in others] == [0, 0]
-    table = pd.read_csv(tmp_path / "f")
-    assert sorted(table.columns) == sorted(
-        ["run", "x", *(f"{name}{index}" for name in names for index in range(10))]
-    )
-    for name in names:
-        own = table[table["run"] == name]
-        expected = [index for index in range(40) for _ in range(3)]
-        assert own["x"].tolist() == expected
-        wide = own[[f"{name}{index}" for index in range(10)]]
-        assert wide.bfill(axis=1).iloc[:, 0].tolist() == expected
-        assert (wide.notna().sum(axis=1) == 1).all()
-    assert os.listdir(tmp_path) == ["f"]
-
-
-def test_a_folder_that_is_gone_raises_and_says_what_was_lost(tmp_path):
-    folder = tmp_path / "runs"
-    folder.mkdir()
-    runs = _runs(1)
-    sink = CSVSink(folder / "a")
-    sink.write(Portion.of(runs, {"x": np.zeros((1, 3))}))
-    sink.flush()
-    shutil.rmtree(folder)
-    sink.write(Portion.of(runs, {"x": np.zeros((1, 7))}))
-    with pytest.raises(
-        FileNotFoundError, match=r"`CSVLogger` could not write 7 records to .*runs/a, and they are"
-    ):
-        sink.flush()
-    folder.mkdir()
-    sink.write(Portion.of(runs, {"x": np.zeros((1, 1))}))
-    sink.flush()
-    assert (folder / "a").read_text() == "run,x\nrun-0,0.0\n"
-
-
-def test_a_full_disk_raises_and_leaves_what_was_there(tmp_path):
-    spawn = multiprocessing.get_context("spawn")
-    answers = spawn.SimpleQueue()
-    other = spawn.Process(target=fill_disk_with_rows, args=(tmp_path / "a", answers))
-    other.start()
-    other.join()
-    assert other.exitcode == 0
-    for _ in range(2):
-        assert "`CSVLogger` could not write 1000 records to" in answers.get()
-    assert (tmp_path / "a").read_text() == "run,x\nrun-0,0\nrun-0,1\nrun-0,2\nrun-0,0\n"
-    assert os.listdir(tmp_path) == ["a"]
-
-
-def test_a_path_that_cannot_be_written_is_refused_at_once(tmp_path):
-    with pytest.raises(IsADirectoryError, match=r"`CSVLogger` takes the path of a file, and"):
-        CSVLogger(tmp_path)
-    (tmp_path / "file").touch()
-    with pytest.raises(
-        NotADirectoryError,
-        match=r"`CSVLogger` takes the path of a file in a folder, and .*/file is a file, or lies i",
-    ):
-        CSVLogger(tmp_path / "file" / "a")
-
-
-def test_folders_that_are_missing_are_made(tmp_path):
-    runs = _runs(1)
-    _write(tmp_path / "b" / "c" / "a", runs, Portion.of(runs, {"x": np.array([[1]])}))
-    assert (tmp_path / "b" / "c" / "a").read_text() == "run,x\nrun-0,1\n"

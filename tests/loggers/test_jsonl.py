@@ -1,9 +1,7 @@
 """`JSONLLogger`: lines of JSON that Python and pandas read, in order, each record once."""
 
 import json
-import multiprocessing
 import os
-import shutil
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +14,7 @@ import logax
 from logax import HistogramBins, ImagePixels
 from logax.loggers.jsonl import JSONLLogger, JSONLSink
 from logax.loggers.sink import Portion, RunInfo, Stream
-from loggers.text_children import add_lines, fill_disk_with_lines
+from loggers.sinks import write_runs
 
 _HOSTILE = ["../x", "a//b", "/", "naïve ☃ 𝄞", 'quote " and \\', "new\nline", "100%s %d %(x)s", " ",
             "'; DROP TABLE runs; --", "\x00", "=1+1"]  # fmt: skip
@@ -34,14 +32,8 @@ def _records(path):
     return [line for line in _read(path) if "event" not in line]
 
 
-def _written(path, runs, *portions, status="finished"):
-    sink = JSONLSink(path)
-    sink.open(runs)
-    for portion in portions:
-        sink.write(portion)
-    sink.flush()
-    sink.close(runs, status)
-    sink.end()
+def _written(path, runs, *portions):
+    write_runs(JSONLSink(path), runs, *portions)
     return _read(path)
 
 
@@ -112,20 +104,6 @@ def test_seeds_of_one_compiled_call_are_runs_in_the_order_of_their_program(tmp_p
         for key, times in (("a", 1), ("b", 2))
     ]
     assert sorted(_records(tmp_path / "a"), key=lambda line: opened.index(line["run"])) == expected
-
-
-@pytest.mark.parametrize("number", [1, 8, 256])
-def test_every_record_of_every_run_is_there_once_and_in_order(tmp_path, number):
-    runs = _runs(number)
-    x = np.arange(number * 5, dtype=np.float32).reshape(number, 5) / 7
-    steps = np.broadcast_to(np.arange(5), x.shape)
-    _written(tmp_path / "a", runs, Portion.of(runs, {"x": x}, step=steps))
-    table = pd.read_json(tmp_path / "a", lines=True, precise_float=True)
-    table = table[table["event"].isna()]
-    for run, own in zip(runs, x, strict=True):
-        mine = table[table["run"] == run.id]
-        assert mine["step"].tolist() == [0, 1, 2, 3, 4]
-        np.testing.assert_array_equal(mine["x"].to_numpy().astype(np.float32), own)
 
 
 def test_records_of_several_log_calls_stand_in_the_order_of_the_program(tmp_path):
@@ -214,19 +192,6 @@ def test_values_of_every_kind_are_json(tmp_path):
         "bins": {"counts": [1, 2], "edges": [0.0, 0.5, 1.0], "nonfinite": 3},
         "image": {"pixels": [[0, 255]]},
     }
-
-
-@pytest.mark.parametrize(
-    "dtype", [np.float64, np.float32, np.float16, ml_dtypes.bfloat16, ml_dtypes.float8_e5m2]
-)
-def test_floats_of_all_bits_come_back_exactly(tmp_path, dtype):
-    runs = _runs(1)
-    size = np.dtype(dtype).itemsize
-    x = np.random.default_rng(0).integers(0, 256, 2000 * size, np.uint8).view(dtype)
-    with np.errstate(invalid="ignore"):
-        _written(tmp_path / "a", runs, Portion.of(runs, {"x": x[None]}))
-        found = np.array([line["x"] for line in _records(tmp_path / "a")]).astype(dtype)
-        np.testing.assert_array_equal(found.astype(float), x.astype(float))
 
 
 def test_floats_have_few_digits(tmp_path):
@@ -396,67 +361,3 @@ def test_a_file_of_ours_is_added_to_whatever_became_of_it(tmp_path, content):
     sink.flush()
     assert path.read_bytes().startswith(content)
     assert json.loads(path.read_bytes().splitlines()[-1])["name"] == "name 0"
-
-
-def test_folders_that_are_missing_are_made(tmp_path):
-    path = tmp_path / "b" / "c" / "a"
-    _written(path, _runs(1))
-    assert [line["event"] for line in _read(path)] == ["open", "close"]
-
-
-def test_processes_share_a_file_and_every_line_is_whole(tmp_path):
-    spawn = multiprocessing.get_context("spawn")
-    names = ["a", "b"]
-    others = [spawn.Process(target=add_lines, args=(tmp_path / "f", name, 40)) for name in names]
-    for other in others:
-        other.start()
-    for other in others:
-        other.join()
-    assert [other.exitcode for other in others] == [0, 0]
-    found = _read(tmp_path / "f")
-    for name in names:
-        own = [line["x"] for line in found if line["run"] == name]
-        assert own == [index for index in range(40) for _ in range(3)]
-
-
-def test_a_folder_that_is_gone_raises_and_says_what_was_lost(tmp_path):
-    folder = tmp_path / "runs"
-    folder.mkdir()
-    runs = _runs(1)
-    sink = JSONLSink(folder / "a")
-    sink.open(runs)
-    sink.flush()
-    shutil.rmtree(folder)
-    sink.write(Portion.of(runs, {"x": np.zeros((1, 7))}))
-    with pytest.raises(
-        FileNotFoundError, match=r"`JSONLLogger` could not write 7 records to .*runs/a, and they a"
-    ):
-        sink.flush()
-    folder.mkdir()
-    sink.write(Portion.of(runs, {"x": np.zeros((1, 2))}))
-    sink.flush()
-    assert _read(folder / "a") == [{"run": "run-0", "x": 0.0}] * 2
-
-
-def test_a_full_disk_raises_and_leaves_what_was_there(tmp_path):
-    spawn = multiprocessing.get_context("spawn")
-    answer = spawn.SimpleQueue()
-    other = spawn.Process(target=fill_disk_with_lines, args=(tmp_path / "a", answer))
-    other.start()
-    other.join()
-    assert other.exitcode == 0
-    assert "`JSONLLogger` could not write 1000 records to" in answer.get()
-    assert [line["x"] for line in _read(tmp_path / "a")] == [0, 1, 2, 0]
-
-
-def test_a_path_that_cannot_be_written_is_refused_at_once(tmp_path):
-    with pytest.raises(IsADirectoryError, match=r"`JSONLLogger` takes the path of a file, and"):
-        JSONLLogger(tmp_path)
-    (tmp_path / "file").touch()
-    with pytest.raises(
-        NotADirectoryError,
-        match=r"`JSONLLogger` takes the path of a file in a folder, and .*/file is a file, or lies",
-    ):
-        JSONLLogger(tmp_path / "file" / "a")
-    with pytest.raises(TypeError, match=r"`JSONLLogger` takes a path as `path`, and got 3"):
-        JSONLLogger(3)

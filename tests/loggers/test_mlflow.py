@@ -1,5 +1,6 @@
 """`MLflowLogger`: what MLflow's own client reads from its database, and from a real server."""
 
+import functools
 import json
 import posixpath
 import sys
@@ -15,6 +16,7 @@ from logax.loggers._mlflow import mlflow_name, original_name, params_of
 from logax.loggers.mlflow import MLflowLogger, MLflowSink
 from logax.loggers.sink import Portion, RunInfo
 from loggers.mlflow_server import mlflow_server
+from loggers.sinks import write_runs
 
 # MLflow uses what the SQLAlchemy of today calls deprecated.
 pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated")
@@ -39,13 +41,7 @@ def _runs(number, **kwargs):
     return [RunInfo(f"{time.time_ns()}-{index}", f"n{index}", **kwargs) for index in range(number)]
 
 
-def _send(sink, runs, *portions, status="finished"):
-    sink.open(runs)
-    for portion in portions:
-        sink.write(portion)
-        sink.flush()
-    sink.close(runs, status)
-    sink.end()
+_send = functools.partial(write_runs, flushes=True)
 
 
 def _found(uri, sink):

@@ -28,19 +28,11 @@ import logax
 from destinations.tensorboard_files import read_events, read_scalars, read_session
 from logax.loggers.sink import Portion, RunInfo
 from logax.loggers.tensorboard import TensorBoardLogger, TensorBoardSink
+from loggers.sinks import write_runs
 
 
 def _run(name="a", number=0, **more):
     return RunInfo(f"{number:08}-0000-4000-8000-000000000000", name, **more)
-
-
-def _written(sink, runs, *portions, status="finished"):
-    sink.open(runs)
-    for portion in portions:
-        sink.write(portion)
-    sink.flush()
-    sink.close(runs, status)
-    sink.end()
 
 
 def _folders(log_dir):
@@ -51,7 +43,7 @@ def test_scalars_are_read_back_with_their_steps(tmp_path):
     run = _run()
     values = {"loss": np.float32([[0.5, 0.25]]), "net": {"w": np.array([[[1, 2], [3, 4]]])}}
     portion = Portion.of([run], values, step=np.array([[10, 20]]), episode=np.array([[1, 2]]))
-    _written(TensorBoardSink(tmp_path), [run], portion)
+    write_runs(TensorBoardSink(tmp_path), [run], portion)
     assert read_scalars(tmp_path / "a") == {
         "loss": [(10, 0.5), (20, 0.25)],
         "net/w/0": [(10, 1.0), (20, 3.0)],
@@ -62,7 +54,7 @@ def test_scalars_are_read_back_with_their_steps(tmp_path):
 
 def test_the_time_of_an_event_is_that_of_its_arrival(tmp_path):
     run, before = _run(), time.time()
-    _written(TensorBoardSink(tmp_path), [run], Portion.of([run], {"a": np.zeros((1, 1))}))
+    write_runs(TensorBoardSink(tmp_path), [run], Portion.of([run], {"a": np.zeros((1, 1))}))
     (event,) = read_events(tmp_path / "a").Scalars("a")
     assert before <= event.wall_time <= time.time()
 
@@ -70,7 +62,7 @@ def test_the_time_of_an_event_is_that_of_its_arrival(tmp_path):
 def test_each_run_has_its_folder_and_its_records(tmp_path):
     runs = [_run(f"seed {i}", i) for i in range(3)]
     portion = Portion.of(runs, {"a": np.arange(6.0).reshape(3, 2)}, step=np.array([[0, 1]] * 3))
-    _written(TensorBoardSink(tmp_path), runs, portion)
+    write_runs(TensorBoardSink(tmp_path), runs, portion)
     read = EventMultiplexer().AddRunsFromDirectory(str(tmp_path)).Reload()
     assert {
         run: [(event.step, event.value) for event in read.Scalars(run, "a")] for run in read.Runs()
@@ -80,7 +72,7 @@ def test_each_run_has_its_folder_and_its_records(tmp_path):
 def test_records_without_steps_are_counted_across_portions(tmp_path):
     run = _run()
     portions = [Portion.of([run], {"a": np.array([[float(i)]])}) for i in range(3)]
-    _written(TensorBoardSink(tmp_path), [run], *portions)
+    write_runs(TensorBoardSink(tmp_path), [run], *portions)
     assert read_scalars(tmp_path / "a") == {"a": [(0, 0.0), (1, 1.0), (2, 2.0)]}
 
 
@@ -89,7 +81,7 @@ def test_ragged_records_and_late_keys_are_all_there(tmp_path):
     real = np.array([[True, True], [False, True]])
     first = Portion.of(runs, {"x": np.arange(4.0).reshape(2, 2)}, real=real, step=np.ones((2, 2)))
     late = Portion.of(runs, {"y": np.zeros((2, 1))}, step=np.full((2, 1), 9))
-    _written(TensorBoardSink(tmp_path), runs, first, late)
+    write_runs(TensorBoardSink(tmp_path), runs, first, late)
     assert read_scalars(tmp_path / "a") == {"x": [(1, 0.0), (1, 1.0)], "y": [(9, 0.0)]}
     assert read_scalars(tmp_path / "b") == {"x": [(1, 3.0)], "y": [(9, 0.0)]}
 
@@ -99,14 +91,14 @@ def test_a_key_may_go_back_in_its_steps(tmp_path):
     portions = [
         Portion.of([run], {"a": np.zeros((1, 1))}, step=np.array([[step]])) for step in (5, 3, -1)
     ]
-    _written(TensorBoardSink(tmp_path), [run], *portions)
+    write_runs(TensorBoardSink(tmp_path), [run], *portions)
     assert read_scalars(tmp_path / "a") == {"a": [(5, 0.0), (3, 0.0), (-1, 0.0)]}
 
 
 def test_numbers_that_are_not_finite_are_kept(tmp_path):
     run = _run()
     portion = Portion.of([run], {"a": np.array([[np.nan, np.inf, -np.inf, 1e300]])})
-    _written(TensorBoardSink(tmp_path), [run], portion)
+    write_runs(TensorBoardSink(tmp_path), [run], portion)
     values = [value for _, value in read_scalars(tmp_path / "a")["a"]]
     np.testing.assert_array_equal(values, [np.nan, np.inf, -np.inf, np.inf])
 
@@ -114,7 +106,7 @@ def test_numbers_that_are_not_finite_are_kept(tmp_path):
 def test_a_step_that_is_not_whole_stands_beside_the_count(tmp_path):
     run = _run()
     portion = Portion.of([run], {"a": np.zeros((1, 2))}, step=np.array([[0.5, 1.0]]))
-    _written(TensorBoardSink(tmp_path), [run], portion)
+    write_runs(TensorBoardSink(tmp_path), [run], portion)
     assert read_scalars(tmp_path / "a") == {
         "a": [(0, 0.0), (1, 0.0)],
         "step": [(0, 0.5), (1, 1.0)],
@@ -128,7 +120,7 @@ def test_hostile_keys_are_tags_like_any_other(tmp_path):
     run, long = _run(), "k" * 2**20
     keys = [*_HOSTILE, long]
     portion = Portion.of([run], {key: np.array([[float(i)]]) for i, key in enumerate(keys)})
-    _written(TensorBoardSink(tmp_path), [run], portion)
+    write_runs(TensorBoardSink(tmp_path), [run], portion)
     told = ["\\ud800" if key == "\ud800" else key for key in keys]
     assert read_scalars(tmp_path / "a") == {key: [(0, float(i))] for i, key in enumerate(told)}
 
@@ -139,7 +131,7 @@ def test_hostile_keys_are_tags_like_any_other(tmp_path):
 def test_no_name_leaves_the_folder(tmp_path, name):
     place = tmp_path / "outer" / "logs"
     run = _run(name, group="../../g")
-    _written(TensorBoardSink(place), [run], Portion.of([run], {"a": np.ones((1, 1))}))
+    write_runs(TensorBoardSink(place), [run], Portion.of([run], {"a": np.ones((1, 1))}))
     (group,) = place.iterdir()
     (folder,) = group.iterdir()
     assert read_scalars(folder) == {"a": [(0, 1.0)]}
@@ -149,21 +141,21 @@ def test_no_name_leaves_the_folder(tmp_path, name):
 
 def test_a_usual_name_is_the_name_of_its_folder(tmp_path):
     run = _run("PPO lr=3e-4, größer (2)")
-    _written(TensorBoardSink(tmp_path), [run])
+    write_runs(TensorBoardSink(tmp_path), [run])
     assert _folders(tmp_path) == ["PPO lr=3e-4, größer (2)"]
 
 
 def test_runs_of_one_name_have_different_folders(tmp_path):
     runs = [RunInfo("11111111-a", "a"), RunInfo("22222222-b", "a"), RunInfo("22222222-c", "a")]
     sink = TensorBoardSink(tmp_path)
-    _written(sink, runs, Portion.of(runs, {"x": np.array([[1.0], [2.0], [3.0]])}))
+    write_runs(sink, runs, Portion.of(runs, {"x": np.array([[1.0], [2.0], [3.0]])}))
     assert _folders(tmp_path) == ["a", "a-22222222", "a-22222222-c"]
     assert read_scalars(tmp_path / "a-22222222-c") == {"x": [(0, 3.0)]}
 
 
 def test_the_runs_of_a_group_share_a_folder(tmp_path):
     runs = [_run("seed-0", 0, group="g"), _run("seed-1", 1, group="g")]
-    _written(TensorBoardSink(tmp_path), runs, Portion.of(runs, {"x": np.ones((2, 1))}))
+    write_runs(TensorBoardSink(tmp_path), runs, Portion.of(runs, {"x": np.ones((2, 1))}))
     assert _folders(tmp_path) == ["g"]
     assert _folders(tmp_path / "g") == ["seed-0", "seed-1"]
 
@@ -175,7 +167,7 @@ def test_histograms_are_read_back(tmp_path):
         np.array([[0, 5]]),
     )  # fmt: skip
     portion = Portion.of([run], {"grad": {"w": bins}}, step=np.array([[3, 4]]))
-    _written(TensorBoardSink(tmp_path), [run], portion)
+    write_runs(TensorBoardSink(tmp_path), [run], portion)
     first, second = read_events(tmp_path / "a").Histograms("grad/w")
     value = first.histogram_value
     assert (first.step, value.bucket, value.bucket_limit) == (3, [1, 3], [1.0, 2.0])
@@ -198,7 +190,7 @@ def test_histograms_are_read_back(tmp_path):
 def test_images_are_read_back_pixel_by_pixel(tmp_path, pixels, expected):
     run = _run()
     portion = Portion.of([run], {"i": logax.ImagePixels(pixels[None, None])}, step=np.array([[7]]))
-    _written(TensorBoardSink(tmp_path), [run], portion)
+    write_runs(TensorBoardSink(tmp_path), [run], portion)
     (event,) = read_events(tmp_path / "a").Images("i")
     assert (event.step, event.height, event.width) == (7, *pixels.shape[:2])
     with Image.open(io.BytesIO(event.encoded_image_string)) as image:
@@ -212,7 +204,7 @@ def test_what_init_was_given_is_there_as_hyperparameters_and_as_text(tmp_path):
         "small": np.arange(3),
     }  # fmt: skip
     run = _run(info=info, began=1234.5)
-    _written(TensorBoardSink(tmp_path), [run])
+    write_runs(TensorBoardSink(tmp_path), [run])
     start = read_session(tmp_path / "a", "start")
     plain = {
         name: getattr(value, value.WhichOneof("kind")) for name, value in start.hparams.items()
@@ -232,7 +224,7 @@ def test_what_init_was_given_is_there_as_hyperparameters_and_as_text(tmp_path):
 def test_numbers_of_32_bits_have_few_digits_in_texts_and_stay_numbers(tmp_path):
     traced = float(np.float32(0.01))
     run = _run(info={"rate": traced, "double": 0.1 + 0.2, "sizes": np.float32([0.1, 0.2])})
-    _written(TensorBoardSink(tmp_path), [run])
+    write_runs(TensorBoardSink(tmp_path), [run])
     (text,) = read_events(tmp_path / "a").Tensors("logax/info/text_summary")
     lines = text.tensor_proto.string_val[0].decode().splitlines()
     assert lines[-3:] == [
@@ -244,7 +236,7 @@ def test_numbers_of_32_bits_have_few_digits_in_texts_and_stay_numbers(tmp_path):
 
 def test_the_page_of_hyperparameters_has_the_runs_and_finds_the_metrics(tmp_path):
     runs = [_run(f"r{i}", i, info={"rate": 0.1 * i, "opt": "adam"}) for i in range(3)]
-    _written(TensorBoardSink(tmp_path), runs, Portion.of(runs, {"loss": np.ones((3, 1))}))
+    write_runs(TensorBoardSink(tmp_path), runs, Portion.of(runs, {"loss": np.ones((3, 1))}))
     events = PluginMultiplexer().AddRunsFromDirectory(str(tmp_path)).Reload()
     provider = data_provider.MultiplexerDataProvider(events, str(tmp_path))
     page = backend_context.Context(base_plugin.TBContext(data_provider=provider))
@@ -258,13 +250,13 @@ def test_the_page_of_hyperparameters_has_the_runs_and_finds_the_metrics(tmp_path
 @pytest.mark.parametrize(("status", "number"), [("finished", 1), ("crashed", 2)])
 def test_how_a_run_ended_is_there(tmp_path, status, number):
     run = _run()
-    _written(TensorBoardSink(tmp_path), [run], status=status)
+    write_runs(TensorBoardSink(tmp_path), [run], status=status)
     assert read_session(tmp_path / "a", "end").status == number
 
 
 def test_a_run_without_records_can_beread_events(tmp_path):
     run = _run()
-    _written(TensorBoardSink(tmp_path), [run], Portion.of([run], {"a": np.zeros((1, 0))}))
+    write_runs(TensorBoardSink(tmp_path), [run], Portion.of([run], {"a": np.zeros((1, 0))}))
     assert read_scalars(tmp_path / "a") == {}
 
 
@@ -272,13 +264,13 @@ def test_a_run_that_goes_on_does_so_in_its_folder(tmp_path):
     first, other = _run("a", 1), _run("a", 2, group="g")
     for run in (first, other):
         portion = Portion.of([run], {"x": np.ones((1, 1))}, step=np.array([[1]]))
-        _written(TensorBoardSink(tmp_path), [run], portion)
+        write_runs(TensorBoardSink(tmp_path), [run], portion)
     sink = TensorBoardSink(tmp_path)
     for run in (first, other):
         assert sink.find(run.id) == run.id
     again = RunInfo(other.id, "another name", resumed=True)
     portion = Portion.of([again], {"x": np.ones((1, 1))}, step=np.array([[2]]))
-    _written(sink, [again], portion)
+    write_runs(sink, [again], portion)
     assert _folders(tmp_path) == ["a", "g"]
     assert read_scalars(tmp_path / "g" / "a") == {"x": [(1, 1.0), (2, 1.0)]}
 
@@ -286,7 +278,7 @@ def test_a_run_that_goes_on_does_so_in_its_folder(tmp_path):
 def test_a_run_is_found_by_its_name_or_the_beginning_of_its_id(tmp_path):
     runs = [RunInfo("abc-1", "one", began=1.0), RunInfo("abd-2", "two"), RunInfo("x-3", "one")]
     sink = TensorBoardSink(tmp_path)
-    _written(sink, runs)
+    write_runs(sink, runs)
     (tmp_path / "not ours").mkdir()
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "logax-run.json").write_text("{")
@@ -306,7 +298,7 @@ def test_256_runs_need_few_descriptors(tmp_path):
     resource.setrlimit(resource.RLIMIT_NOFILE, (used + 20, limits[1]))
     try:
         portion = Portion.of(runs, {"a": np.arange(512.0).reshape(256, 2)})
-        _written(TensorBoardSink(tmp_path), runs, portion, portion)
+        write_runs(TensorBoardSink(tmp_path), runs, portion, portion)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     assert read_scalars(tmp_path / "r255")["a"] == [(0, 510.0), (1, 511.0), (2, 510.0), (3, 511.0)]

@@ -1,5 +1,6 @@
 """`TrackioLogger`: what Trackio's own API reads from its database."""
 
+import functools
 import os
 import shutil
 import socket
@@ -18,6 +19,7 @@ from destinations.trackio_project import read_rows
 from logax import HistogramBins, ImagePixels
 from logax.loggers.sink import Portion, RunInfo
 from logax.loggers.trackio import TrackioLogger, TrackioSink
+from loggers.sinks import write_runs
 
 _HOSTILE = ["../x", "a//b", "/", " ", "naïve ☃ 𝄞", "new\nline", 'quote " \\', "\x00", "a.b",
             "'; DROP TABLE metrics; --", "m" * 2**20]  # fmt: skip
@@ -34,13 +36,7 @@ def _runs(number, **kwargs):
     return [RunInfo(f"id-{index}", f"n{index}", **kwargs) for index in range(number)]
 
 
-def _write(sink, runs, *portions):
-    sink.open(runs)
-    for portion in portions:
-        sink.write(portion)
-        sink.flush()
-    sink.close(runs, "finished")
-    sink.end()
+_write = functools.partial(write_runs, flushes=True)
 
 
 def test_a_run_has_its_name_config_group_and_rows():

@@ -21,6 +21,7 @@ import logax
 from destinations.wandb_files import environment, own_service, wandb_files
 from logax.loggers.sink import Portion, RunInfo
 from logax.loggers.wandb import WandbLogger, WandbSink
+from loggers.sinks import write_runs
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:wandb")  # its own business
 
@@ -39,15 +40,6 @@ def _sink(folder, **init):
     return WandbSink({"project": "p", "mode": "offline", "dir": str(folder), **init})
 
 
-def _written(sink, runs, *portions, status="finished"):
-    sink.open(runs)
-    for portion in portions:
-        sink.write(portion)
-    sink.flush()
-    sink.close(runs, status)
-    sink.end()
-
-
 def _read(folder, number="0"):
     (file,) = wandb_files(folder, number)
     return file
@@ -57,7 +49,7 @@ def test_records_are_rows_over_our_step(tmp_path):
     run = _run(info={"rate": 0.1, "net": {"layers": np.array([64, 32])}})
     values = {"loss": np.float32([[0.5, 0.25]]), "net": {"w": np.array([[[1, 2], [3, 4]]])}}
     portion = Portion.of([run], values, step=np.array([[10, 5]]), episode=np.array([[1, 2]]))
-    _written(_sink(tmp_path, config={"fixed": True}, tags=["t"]), [run], portion)
+    write_runs(_sink(tmp_path, config={"fixed": True}, tags=["t"]), [run], portion)
     read = _read(tmp_path)
     assert read.rows == [
         {"step": 10, "loss": 0.5, "net/w/0": 1, "net/w/1": 2, "episode": 1},
@@ -73,7 +65,7 @@ def test_records_are_rows_over_our_step(tmp_path):
 
 def test_keys_with_different_steps_have_different_x_axes(tmp_path):
     run = _run()
-    _written(
+    write_runs(
         _sink(tmp_path),
         [run],
         Portion.of([run], {"loss": np.zeros((1, 1))}, step=np.array([[3]])),
@@ -98,7 +90,7 @@ def test_what_has_the_same_x_is_one_row(tmp_path):
     first = Portion.of([run], {"a": np.array([[1.0, 2.0]])}, step=np.array([[0, 1]]))
     second = Portion.of([run], {"b": np.array([[3.0, 4.0]])}, step=np.array([[1, 0]]))
     again = Portion.of([run], {"a": np.array([[5.0]])}, step=np.array([[1]]))
-    _written(_sink(tmp_path), [run], first, second, again)
+    write_runs(_sink(tmp_path), [run], first, second, again)
     assert _read(tmp_path).rows == [
         {"step": 0, "a": 1.0, "b": 4.0},
         {"step": 1, "a": 2.0, "b": 3.0},
@@ -122,7 +114,7 @@ def test_histograms_and_images_are_those_of_wandb(tmp_path):
         "grey": logax.ImagePixels(np.array([[0.0], [1.0]])[None, None]),
     }
     portion = Portion.of([run], values, step=np.array([[4]]))
-    _written(_sink(tmp_path), [run], portion)
+    write_runs(_sink(tmp_path), [run], portion)
     read = _read(tmp_path)
     (row,) = read.rows
     assert (row["step"], row["h/_type"], row["h/nonfinite"]) == (4, "histogram", 2)
@@ -140,7 +132,9 @@ def test_ragged_late_and_not_finite_records_are_all_there(tmp_path):
     steps = np.array([[0, 1, 2, 3]])
     late = Portion.of([run], {"b": np.zeros((1, 1))}, step=np.array([[9]]))
     empty = Portion.of([run], {"c": np.zeros((1, 0))})
-    _written(_sink(tmp_path), [run], Portion.of([run], values, real=real, step=steps), late, empty)
+    write_runs(
+        _sink(tmp_path), [run], Portion.of([run], values, real=real, step=steps), late, empty
+    )
     rows = _read(tmp_path).rows
     assert [row["step"] for row in rows] == [0, 2, 3, 9]
     np.testing.assert_array_equal([row["a"] for row in rows[:-1]], [np.nan, np.inf, -np.inf])
@@ -164,7 +158,7 @@ def test_hostile_keys_are_names_like_any_other(tmp_path):
     run, keys = _run(), [*_HOSTILE, "k" * 2**20, "\ud800", "_step", "_wandb"]
     first = {key: np.array([[float(i)]]) for i, key in enumerate(keys)}
     later = {key: np.array([[i]]) for i, key in enumerate(keys)}
-    _written(
+    write_runs(
         _sink(tmp_path),
         [run],
         Portion.of([run], first, step=np.array([[0]])),
@@ -180,7 +174,7 @@ def test_hostile_keys_are_names_like_any_other(tmp_path):
 def test_eight_runs_are_open_side_by_side_in_one_group(tmp_path):
     runs = [_run(i, group="seeds") for i in range(8)]
     values = {"a": np.arange(16.0).reshape(8, 2)}
-    _written(_sink(tmp_path), runs, Portion.of(runs, values, step=np.array([[0, 1]] * 8)))
+    write_runs(_sink(tmp_path), runs, Portion.of(runs, values, step=np.array([[0, 1]] * 8)))
     assert wandb.run is None
     for i in range(8):
         read = _read(tmp_path, i)
@@ -190,7 +184,7 @@ def test_eight_runs_are_open_side_by_side_in_one_group(tmp_path):
 
 def test_a_run_that_crashed_is_one_for_wandb_too(tmp_path):
     run = _run()
-    _written(_sink(tmp_path), [run], status="crashed")
+    write_runs(_sink(tmp_path), [run], status="crashed")
     read = _read(tmp_path)
     assert (read.exit_code, read.rows) == (1, [])
 
@@ -265,7 +259,7 @@ def test_without_login_the_run_goes_on_offline_and_says_so(tmp_path):
     with pytest.warns(UserWarning, match="`WandbLogger` found no login for W&B, and keeps"):
         sink = WandbSink({"project": "p", "dir": str(tmp_path)})
     run = _run()
-    _written(sink, [run], Portion.of([run], {"a": np.ones((1, 1))}))
+    write_runs(sink, [run], Portion.of([run], {"a": np.ones((1, 1))}))
     assert _read(tmp_path).rows == [{"records": 0, "a": 1.0}]
 
 
@@ -328,7 +322,7 @@ def test_seeds_are_one_run_unless_they_are_to_be_more(tmp_path):
 def test_256_runs_are_open_side_by_side(tmp_path):
     runs = [_run(i) for i in range(256)]
     values = {"a": np.arange(512.0).reshape(256, 2)}
-    _written(_sink(tmp_path), runs, Portion.of(runs, values, step=np.array([[0, 1]] * 256)))
+    write_runs(_sink(tmp_path), runs, Portion.of(runs, values, step=np.array([[0, 1]] * 256)))
     for i in range(256):
         assert _read(tmp_path, f"id-{i}").rows == [
             {"step": 0, "a": 2.0 * i},

@@ -9,49 +9,27 @@ from logax.loggers.csv import CSVSink
 from logax.loggers.jsonl import JSONLSink
 from logax.loggers.sink import Portion, RunInfo
 
+_SINKS = {"csv": CSVSink, "jsonl": JSONLSink}
 
-def add_lines(path, name, number):
+
+def add_records(kind, path, name, number):
+    """Each process has keys of its own that come late, and values that are long."""
     run = RunInfo(name, name)
-    sink = JSONLSink(path)
+    sink = _SINKS[kind](path)
     for index in range(number):
-        sink.write(Portion.of([run], {"x": np.full((1, 3), index), "v": np.zeros((1, 3, 500))}))
-        sink.flush()
-
-
-def fill_disk_with_lines(path, answer):
-    sink = JSONLSink(path)
-    runs = [RunInfo("run-0", "name 0")]
-    sink.write(Portion.of(runs, {"x": np.arange(3)[None]}))
-    sink.flush()
-    size = os.path.getsize(path)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size + 100, size + 100))
-    sink.write(Portion.of(runs, {"x": np.arange(1000)[None]}))
-    try:
-        sink.flush()
-    except OSError as error:
-        answer.put(str(error))
-    sink.write(Portion.of(runs, {"x": np.arange(1)[None]}))
-    sink.flush()
-
-
-def add_rows(path, name, number):
-    run = RunInfo(name, name)
-    sink = CSVSink(path)
-    for index in range(number):
-        # Each has columns of its own that come late.
         values = {"x": np.full((1, 3), index), f"{name}{index // 4}": np.full((1, 3), index)}
-        sink.write(Portion.of([run], values))
+        sink.write(Portion.of([run], {**values, "v": np.zeros((1, 3, 500))}))
         sink.flush()
 
 
-def fill_disk_with_rows(path, answers):
-    sink = CSVSink(path)
+def fill_disk(kind, path, answers):
+    sink = _SINKS[kind](path)
     runs = [RunInfo("run-0", "name 0")]
     sink.write(Portion.of(runs, {"x": np.arange(3)[None]}))
     sink.flush()
     size = os.path.getsize(path)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size + 100, size + 100))
-    for key in ("x", "y"):  # the second one widens
+    for key in ("x", "y"):  # the second one widens a table
         sink.write(Portion.of(runs, {key: np.arange(1000)[None]}))
         try:
             sink.flush()

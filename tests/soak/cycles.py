@@ -149,7 +149,9 @@ def loops(folder: str) -> Cycle:
 
 def measure(kind: str, folder: str, at: list[int]) -> list[Any]:
     """What the process takes after so many cycles."""
-    cycle = {each.__name__: each for each in (runs, loggers, several, callbacks, trajectories, loops)}
+    cycle = {
+        each.__name__: each for each in (runs, loggers, several, callbacks, trajectories, loops)
+    }
     step, found = cycle[kind](folder), []
     for number in range(1, at[-1] + 1):
         step(number)

@@ -5,9 +5,9 @@ No child computes with JAX, which may wait for threads that it has not got.
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
-import sys
 import threading
 import warnings
 from pathlib import Path
@@ -28,7 +28,7 @@ from logax.loop import (
     TqdmLogger,
 )
 
-CHILDREN, STEPS, OWN = 40, 2_000, 5
+CHILDREN, STEPS, OWN = 40, 200, 5
 
 
 def count(x: Any) -> Any:
@@ -44,11 +44,13 @@ def count(x: Any) -> Any:
 def fork_under_load(folder: str) -> dict[str, Any]:
     """Fork again and again while another thread streams, and say how all ended and what was got."""
     warnings.simplefilter("ignore")  # those of Python and JAX, that forking may hang
+    logax.configure(queue_bytes=2**18)  # so that delivery keeps pace
     logger = MultiLogger(SaveLogger(f"{folder}/runs"), JSONLLogger(f"{folder}/run.jsonl"))
     seen: list[float] = []
     tapped = logax.tap(count, lambda one: seen.append(float(one["x"])), buffer=10)
     ends, calls = threading.Event(), 0
     with logger.run(name="parent") as state:
+        logax.flush()  # what is known of the machine is known now
 
         def stream() -> None:
             nonlocal calls
@@ -85,7 +87,8 @@ def _child(number: int, logger: Any, state: Any, folder: Path) -> NoReturn:
                 logger.log(own, {"x": float(step)}, step=step)
     if number % 4 == 3:
         loop(folder / f"loop {number}", logger, number)
-    sys.exit(number)
+    atexit._run_exitfuncs()  # and no more: MLIR's threads, which are not here, are waited for then
+    os._exit(number)
 
 
 def loop(folder: Path, logger: Any, number: int) -> None:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import logax
 
-LONG = 400  # seconds
+LONG = 250  # seconds
 _RUN = """
 import json, signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)  # where it came ignored

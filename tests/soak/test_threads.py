@@ -113,7 +113,9 @@ def test_every_thread_has_its_own_records_whatever_it_shares_with_others(tmp_pat
             for x in starts(thread):
                 end = x + LENGTH
                 assert same(x) == end
-                tapped = logax.tap(count, lambda one: seen[thread].append(float(one["x"])), buffer=3)
+                tapped = logax.tap(
+                    count, lambda one: seen[thread].append(float(one["x"])), buffer=3
+                )
                 assert tapped(x) == end
                 assert shared.tap(count, state, buffer=4)(x) == end
                 assert own.tap(count, mine)(x) == end

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import random
@@ -129,42 +130,36 @@ def taken(rows: Iterator[Any], number: int) -> list[float]:
     return [float(next(rows)["x0"]) for _ in range(number)]
 
 
-def killed(child: Child) -> None:
-    child.kill()
-    assert child.finish()[0] == -signal.SIGKILL
+@contextlib.contextmanager
+def followed_until_killed(folder: Path) -> Iterator[Iterator[Any]]:
+    """What follows a file, all of whose fifty rows it has got before the writer was killed."""
+    child = writing(folder)
+    with HDF5StorageReader(folder / "run.h5") as reader:
+        rows = reader.follow("rows", poll_seconds=0.002)
+        assert taken(rows, 50) == [step * 10 for step in range(50)]
+        child.kill()
+        assert child.finish()[0] == -signal.SIGKILL
+        yield rows
 
 
 def test_following_ends_with_a_warning_where_the_writer_was_killed(tmp_path: Path) -> None:
-    child = writing(tmp_path)
-    with HDF5StorageReader(tmp_path / "run.h5") as reader:
-        rows = reader.follow("rows", poll_seconds=0.002)
-        assert taken(rows, 50) == [step * 10 for step in range(50)]
-        killed(child)
+    with followed_until_killed(tmp_path) as rows:
         with pytest.warns(UserWarning, match="nobody writes to it: its writer was killed, or has "):
             assert list(rows) == []
 
 
 def test_following_says_that_another_file_has_taken_the_place(tmp_path: Path) -> None:
-    path = tmp_path / "run.h5"
-    child = writing(tmp_path)
-    with HDF5StorageReader(path) as reader:
-        rows = reader.follow("rows", poll_seconds=0.002)
-        taken(rows, 50)
-        killed(child)
-        with writer(path, mode="w") as other:  # which is open while the first one is followed
+    with followed_until_killed(tmp_path) as rows:
+        # The other one is open while the first one is followed.
+        with writer(tmp_path / "run.h5", mode="w") as other:
             other.log(row(7), 7)
             with pytest.warns(UserWarning, match=r"run.h5 is another file now.* 50 rows of `rows`"):
                 assert list(rows) == []
 
 
 def test_following_says_that_the_file_is_gone(tmp_path: Path) -> None:
-    path = tmp_path / "run.h5"
-    child = writing(tmp_path)
-    with HDF5StorageReader(path) as reader:
-        rows = reader.follow("rows", poll_seconds=0.002)
-        taken(rows, 50)
-        killed(child)
-        path.unlink()
+    with followed_until_killed(tmp_path) as rows:
+        (tmp_path / "run.h5").unlink()
         with pytest.warns(UserWarning, match=r"run.h5 is gone.* 50 rows of `rows` came"):
             assert list(rows) == []
 

@@ -21,8 +21,7 @@ from logax._command.page import safe
 from logax._logdict import logdict, matches
 from logax._runs.errors import RunsError
 from logax._runs.run import Run
-from logax._show import HistogramBins, ImagePixels
-from logax.loggers._text.cells import is_shown
+from logax._show import HistogramBins, ImagePixels, is_shown
 
 Numbers = np.ndarray[Any, Any]
 _LISTED = 12

@@ -18,8 +18,7 @@ from logax._delivery.direct import receive_whole, send_rows
 from logax._delivery.emit import lanes_of
 from logax._delivery.packets import Parcel, Rows
 from logax._harvest.call import Harvested, Harvester, Ticket, Traced
-from logax._harvest.choice import Names
-from logax._harvest.spool import options_of, spooled
+from logax._harvest.spool import Options, spooled
 from logax._log import LogSpec, entry_of
 from logax._logdict import logdict
 
@@ -27,18 +26,11 @@ from logax._logdict import logdict
 def sent(
     fun: Callable[..., Any],
     ticket: Ticket,
-    argnames: Names,
-    tags: Names,
-    keep_logs: bool,
-    interval: int | None,
-    reduce: Any,
-    prefix: str,
-    capacity: int | Mapping[str, int] | None,
+    options: Options,
     static_argnums: int | Sequence[int] | None,
     static_argnames: str | Sequence[str] | None,
 ) -> Callable[..., Any]:
     """The function, with its logs going where the ticket says when it ends."""
-    options = options_of(argnames, tags, keep_logs, interval, reduce, prefix, capacity)
     return Harvested(fun, _HARVESTER, options, static_argnums, static_argnames, ticket)
 
 
@@ -81,7 +73,7 @@ def _part(group: Mapping[str, Records], place: int) -> tuple[LogSpec, Rows]:
     return spec, Rows([*arrays, *map(jnp.asarray, one.steps.values())], order, gate)
 
 
-def _sent(traced: Traced, options: Any) -> tuple[Sequence[Array], None]:
+def _sent(traced: Traced, options: Options) -> tuple[Sequence[Array], None]:
     results, logs = spooled(traced, options)
     owner = traced.owner
     if not logs or owner is None:

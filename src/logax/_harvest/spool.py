@@ -82,11 +82,11 @@ def spool(
         logs a key that has no `capacity`.
       TypeError: When called: records of one key do not fit together.
     """
-    options = options_of(argnames, tags, keep_logs, interval, reduce, prefix, capacity)
+    options = spool_options(argnames, tags, keep_logs, interval, reduce, prefix, capacity)
     return Harvested(fun, _HARVESTER, options, static_argnums, static_argnames)
 
 
-def options_of(
+def spool_options(
     argnames: Names,
     tags: Names,
     keep_logs: bool,

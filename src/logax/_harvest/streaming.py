@@ -201,8 +201,10 @@ class Tap(Harvest):
         return frame.emits and not again and bound >= self.options.buffer
 
     def through_branches(self, frame: Frame, census: Census) -> tuple[dict[str, Tree], bool]:
-        """Branches emit what is too much to be returned."""
-        emits = self.emits_inside(frame, census, again=False)
+        """Branches emit what is too much to be returned, and what shards emit by themselves."""
+        emits = self.emits_inside(frame, census, again=False) or any(
+            tally.shards for tally in census.values()
+        )
         return frame.threaded(census, emits), emits
 
     def cut(self, frame: Frame, census: Census, length: int) -> int:

@@ -72,11 +72,11 @@ def tap(
     one_of("tap", "lanes", lanes, ("split", "batch"))
     one_of("tap", "on_error", on_error, ("raise", "warn"))
     ticket = Ticket(Route(print if callback is None else callback, lanes, on_error))
-    options = options_of(argnames, tags, interval, prefix, keep_logs, buffer)
+    options = tap_options(argnames, tags, interval, prefix, keep_logs, buffer)
     return streamed(fun, ticket, options, static_argnums, static_argnames)
 
 
-def options_of(
+def tap_options(
     argnames: Names,
     tags: Names,
     interval: int | None,

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import BinaryIO
 
 from logax._files import replacing
-from logax.loggers._search import one_run
 from logax.loggers._shell.logger import Logger
 from logax.loggers._text.cells import encoded
-from logax.loggers._text.files import append, locked, telling_loss, whole_lines, writable
+from logax.loggers._text.files import append, whole_lines
 from logax.loggers._text.gathered import Gathered
 from logax.loggers._text.rows import Rows
+from logax.loggers._text.sink import TextSink
 from logax.loggers._text.table import field, fields, records, widened
-from logax.loggers.sink import Portion, RunInfo, Sink, Stream
-
-_NAME = "CSVLogger"
+from logax.loggers.sink import RunInfo, Stream
 
 
 class CSVLogger(Logger):
@@ -65,48 +63,38 @@ class CSVLogger(Logger):
         super().__init__(CSVSink(path), lanes=lanes)
 
 
-class CSVSink(Sink):
+class CSVSink(TextSink):
     """The file of a `CSVLogger`."""
 
-    takes_lanes = True
+    logger_name = "CSVLogger"
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = writable(_NAME, path)
-        self._gathered = Gathered()
-        self._header, self._columns = b"", [""]
-        with contextlib.suppress(FileNotFoundError), open(self.path, "rb") as file:
-            self._read_header(file.fileno())
-
-    def write(self, portion: Portion) -> None:
-        """Turn records into rows, which wait for `flush`."""
-        self._gathered.add(portion)
+        self._header, self._columns = b"", [""]  # as they were when last read
+        super().__init__(path)
 
     def flush(self) -> None:
         """Add all rows to the file, and columns that it lacks."""
         gathered, self._gathered = self._gathered, Gathered()
         if gathered.number:
-            with telling_loss(_NAME, self.path, gathered.number), locked(self.path) as fd:
+            with self._adding(gathered.number) as fd:
                 self._add(fd, gathered)
 
     def close(self, runs: Sequence[RunInfo], status: str) -> None:
         """Write what is left of the runs."""
         self.flush()
 
-    def end(self) -> None:
-        """Write what is left."""
-        self.flush()
+    def _check(self, file: BinaryIO) -> None:
+        self._read_header(file.fileno())
 
-    def find(self, run: str) -> str:
-        """The id of a run in the file, given its id or its beginning."""
-        known: dict[str, str] = {}
-        with contextlib.suppress(FileNotFoundError), open(self.path, "rb") as file:
-            rows = records(file)
-            place = self._place_of_run(next(rows, b""))
-            for row in rows:
-                begin = row.split(b",", 1)[0].decode("utf-8", "replace")
-                name = begin if place == 0 else fields(row)[place]
-                known[name] = name
-        return one_run(_NAME, self.path, run, known)
+    def _runs_of(self, file: BinaryIO) -> dict[str, str]:
+        rows = records(file)
+        place = self._place_of_run(next(rows, b""))
+        known = {}
+        for row in rows:
+            begin = row.split(b",", 1)[0].decode("utf-8", "replace")
+            run = begin if place == 0 else fields(row)[place]
+            known[run] = run
+        return known
 
     def _add(self, fd: int, gathered: Gathered) -> None:
         columns = self._read_header(fd)
@@ -138,14 +126,14 @@ class CSVSink(Sink):
         if header and "run" not in columns:
             names = ", ".join(name[:40] for name in columns[:5])
             raise ValueError(
-                f"`{_NAME}` adds to tables that it wrote, which have a column `run`, and "
-                f"{self.path} begins with {names!r}. Give the path of another file."
+                f"`{self.logger_name}` adds to tables that it wrote, which have a column `run`, "
+                f"and {self.path} begins with {names!r}. Give the path of another file."
             )
         return columns.index("run") if header else 0
 
     def _rewrite(self, fd: int, columns: list[str], more: int, data: bytes) -> None:
         """Put a wider table in the place of this one."""
-        with open(os.dup(fd), "rb") as old, replacing(_NAME, self.path) as new:
+        with open(os.dup(fd), "rb") as old, replacing(self.logger_name, self.path) as new:
             os.fchmod(new.fileno(), stat.S_IMODE(os.fstat(fd).st_mode))
             old.seek(0)
             rows = records(old)
@@ -155,7 +143,7 @@ class CSVSink(Sink):
             new.write(data)
 
 
-def _places(streams: Sequence[Stream] | dict[Stream, int]) -> list[str]:
+def _places(streams: Iterable[Stream]) -> list[str]:
     """The columns that say where in a run a record comes from, if any."""
     lane = any(stream.lane for stream in streams)
     shard = any(stream.shard is not None for stream in streams)

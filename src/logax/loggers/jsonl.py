@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, BinaryIO
 
-from logax.loggers._search import given_name, one_run
+from logax.loggers._search import given_name
 from logax.loggers._shell.logger import Logger
 from logax.loggers._text.cells import as_json, encoded
-from logax.loggers._text.files import append, locked, telling_loss, whole_lines, writable
-from logax.loggers._text.gathered import Gathered
+from logax.loggers._text.files import append, whole_lines
 from logax.loggers._text.rows import Rows
-from logax.loggers.sink import Portion, RunInfo, Sink, Stream
+from logax.loggers._text.sink import TextSink
+from logax.loggers.sink import RunInfo, Stream
 
-_NAME = "JSONLLogger"
 _LONGEST_FOREIGN = 2**20  # bytes of a first line that some other program wrote
 
 
@@ -68,15 +66,13 @@ class JSONLLogger(Logger):
         super().__init__(JSONLSink(path), lanes=lanes)
 
 
-class JSONLSink(Sink):
+class JSONLSink(TextSink):
     """The file of a `JSONLLogger`."""
 
-    takes_lanes = True
+    logger_name = "JSONLLogger"
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = writable(_NAME, path)
-        _check_ours(self.path)
-        self._gathered = Gathered()
+        super().__init__(path)
         self._lines: list[str] = []
         self._records = 0  # among the lines
 
@@ -85,17 +81,13 @@ class JSONLSink(Sink):
         self._settle()
         self._lines += [json.dumps(_opening(run), ensure_ascii=False) for run in runs]
 
-    def write(self, portion: Portion) -> None:
-        """Turn records into lines, which wait for `flush`."""
-        self._gathered.add(portion)
-
     def flush(self) -> None:
         """Add all lines to the file."""
         self._settle()
         lines, records = self._lines, self._records
         self._lines, self._records = [], 0
         if lines:
-            with telling_loss(_NAME, self.path, records), locked(self.path) as fd:
+            with self._adding(records) as fd:
                 size = os.fstat(fd).st_size
                 begin = b"" if whole_lines(fd) == size else b"\n"
                 append(fd, begin + encoded("\n".join(lines)) + b"\n")
@@ -107,35 +99,26 @@ class JSONLSink(Sink):
         self._lines += map(json.dumps, ends)
         self.flush()
 
-    def end(self) -> None:
-        """Write what is left."""
-        self.flush()
-
-    def find(self, run: str) -> str:
-        """The id of a run in the file, given its id, its beginning, or its name."""
-        known: dict[str, str] = {}
-        with contextlib.suppress(FileNotFoundError), open(self.path, "rb") as file:
-            for line in file:
-                if b'"event": "open"' in line:
-                    _remember(line, known)
-        return one_run(_NAME, self.path, run, known)
-
     def _settle(self) -> None:
         """Put what was gathered in order: nothing that comes later belongs before it."""
         self._records += self._gathered.number
         self._lines += self._gathered.take(_lines_of)
 
-
-def _check_ours(path: str) -> None:
-    """Raise where there is a file that begins with something else than a line of a run."""
-    with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
+    def _check(self, file: BinaryIO) -> None:
         line = file.readline(_LONGEST_FOREIGN)
         if line and not line.startswith(b'{"run": ') and not _is_of_run(line):
             raise ValueError(
-                f"`{_NAME}` adds to files that it wrote, whose lines are JSON objects with `run`, "
-                f"and {path} begins with {line[:40].decode('utf-8', 'replace')!r}. Give the path "
-                "of another file."
+                f"`{self.logger_name}` adds to files that it wrote, whose lines are JSON objects "
+                f"with `run`, and {self.path} begins with {line[:40].decode('utf-8', 'replace')!r}."
+                " Give the path of another file."
             )
+
+    def _runs_of(self, file: BinaryIO) -> dict[str, str]:
+        known: dict[str, str] = {}
+        for line in file:
+            if b'"event": "open"' in line:
+                _remember(line, known)
+        return known
 
 
 def _is_of_run(line: bytes) -> bool:

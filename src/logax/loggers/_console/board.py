@@ -10,7 +10,7 @@ import numpy as np
 
 from logax._columns.rows import is_key_array, is_missing
 from logax._logdict import leaf_name, matches
-from logax._show import HistogramBins, ImagePixels
+from logax._show import HistogramBins, ImagePixels, is_shown
 from logax.loggers._console.columns import Bins, Column, Numbers, Remark
 from logax.loggers._console.picked import Picked
 from logax.loggers._console.summary import Summary
@@ -108,7 +108,7 @@ class Board:
             if type(value) is np.ndarray:
                 leaves: list[tuple[str, Any]] = [(key, value)]
             else:
-                found = jax.tree_util.tree_leaves_with_path(value, is_leaf=_is_shown)
+                found = jax.tree_util.tree_leaves_with_path(value, is_leaf=is_shown)
                 leaves = [(leaf_name(key, path), leaf) for path, leaf in found]
             for name, leaf in leaves:
                 if self._is_wanted(key, name) and not _is_key(leaf):
@@ -210,10 +210,6 @@ class Board:
             column.grow(len(self._rows))
             most = np.maximum(most, column.count[rows])
         return most
-
-
-def _is_shown(value: Any) -> bool:
-    return isinstance(value, (HistogramBins, ImagePixels))
 
 
 def _is_key(leaf: Any) -> bool:

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from logax._logdict import leaf_name
-from logax._show import HistogramBins, ImagePixels
+from logax._show import HistogramBins, ImagePixels, is_shown
 
 Column = np.ndarray[Any, Any]
 
@@ -78,7 +78,7 @@ def values_of(values: Mapping[str, Any], names: Names) -> Values:
         if type(value) is np.ndarray and value.ndim == 2 and value.dtype in _PLAIN:
             found.scalars.append(Scalar(key, names.new(key), value))
             continue
-        for path, leaf in jax.tree_util.tree_leaves_with_path(value, is_leaf=_is_picture):
+        for path, leaf in jax.tree_util.tree_leaves_with_path(value, is_leaf=is_shown):
             name = leaf_name(key, path)
             if isinstance(leaf, HistogramBins):
                 for own, bins in _histograms(name, leaf):
@@ -104,10 +104,6 @@ def plain_numbers(x: Any) -> Column | None:
     if jnp.issubdtype(dtype, jnp.integer):
         return np.asarray(x) if dtype.kind in "iu" and dtype.isbuiltin else np.asarray(x, np.int32)
     return None
-
-
-def _is_picture(x: Any) -> bool:
-    return isinstance(x, (HistogramBins, ImagePixels))
 
 
 def _scalars(name: str, leaf: Any) -> Iterator[tuple[str, Column]]:

@@ -19,7 +19,11 @@ from logax.loggers.sink import Portion, Stream
 
 
 class Bundles:
-    """What waits for the sinks of one logger."""
+    """What waits for the sinks of one logger.
+
+    Attributes:
+      size: Of all that waits, in bytes.
+    """
 
     def __init__(self) -> None:
         self._sites: dict[int, tuple[Site, int]] = {}
@@ -31,12 +35,10 @@ class Bundles:
         self._open: dict[Any, list[Columns]] = {}
         self._last: dict[str, list[Columns]] = {}
         self.size = 0
-        self.number = 0
 
     def add(self, columns: Columns) -> None:
         """Have some more wait."""
         self.size += columns.size
-        self.number += columns.records
         # Streams that are the same are one object, which its columns keep alive.
         name = (self._signature(columns), id(columns.streams), columns.single)
         bundle = self._open.get(name)

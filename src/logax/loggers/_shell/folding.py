@@ -17,7 +17,7 @@ import numpy as np
 
 from logax._columns.rows import is_key_array
 from logax._logdict import leaf_name
-from logax._show import HistogramBins, ImagePixels
+from logax._show import is_shown
 from logax.loggers.sink import Portion, RunInfo, Stream
 
 Fold = Callable[[Any], Any]
@@ -42,10 +42,10 @@ def _as_one(portion: Portion) -> Portion:
     first, how = _aligned(portion) if _is_aligned(portion) else _matched(portion)
     values: dict[str, Any] = {}
     for key, value in portion.values.items():
-        parts = jax.tree_util.tree_leaves_with_path(value, is_leaf=_is_shown)
+        parts = jax.tree_util.tree_leaves_with_path(value, is_leaf=is_shown)
         for path, leaf in parts:
             name = leaf_name(key, path)
-            if _is_shown(leaf):
+            if is_shown(leaf):
                 values[name] = jax.tree.map(first, leaf)
             elif not is_key_array(leaf):
                 values |= {f"{name}/{which}": fold(leaf) for which, fold in how(leaf).items()}
@@ -56,10 +56,6 @@ def _as_one(portion: Portion) -> Portion:
         order=first(portion.order),
         real=None,
     )
-
-
-def _is_shown(value: Any) -> bool:
-    return isinstance(value, (HistogramBins, ImagePixels))
 
 
 def _is_aligned(portion: Portion) -> bool:

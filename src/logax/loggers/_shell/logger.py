@@ -22,7 +22,8 @@ from logax._errors import add_note, caller, described, received
 from logax._harvest.choice import Names
 from logax._harvest.live import live
 from logax._harvest.sending import sent
-from logax._harvest.tap import options_of, streamed
+from logax._harvest.spool import spool_options
+from logax._harvest.tap import streamed, tap_options
 from logax._logdict import logdict
 from logax._schedule import Schedule
 from logax.loggers._shell.branch import Branch
@@ -265,7 +266,7 @@ class Logger:
         Calling `logger.tap(f, state)(x)` in a loop compiles once. The options are those of
         `logax.tap`.
         """
-        options = options_of(argnames, tags, interval, prefix, keep_logs, buffer, owned=True)
+        options = tap_options(argnames, tags, interval, prefix, keep_logs, buffer, owned=True)
         ticket = RunTicket(self._inbox, self._number(state))
         return streamed(fun, ticket, options, static_argnums, static_argnames)
 
@@ -288,9 +289,9 @@ class Logger:
 
         The options are those of `logax.spool`.
         """
+        options = spool_options(argnames, tags, keep_logs, interval, reduce, prefix, capacity)
         ticket = RunTicket(self._inbox, self._number(state))
-        chosen = (argnames, tags, keep_logs, interval, reduce, prefix, capacity)
-        return sent(fun, ticket, *chosen, static_argnums, static_argnames)
+        return sent(fun, ticket, options, static_argnums, static_argnames)
 
     def log(self, state: RunState, data: Mapping[str, Tree], **steps: Any) -> None:
         """Write values to the run: one record of plain values, or all records of a `logdict`.

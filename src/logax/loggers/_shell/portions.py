@@ -40,11 +40,6 @@ class Columns:
     single: bool
 
     @property
-    def records(self) -> int:
-        """How many rows there are."""
-        return int(self.order.shape[-1])
-
-    @property
     def size(self) -> int:
         """In bytes."""
         return sum(x.nbytes for x in self.arrays)

@@ -27,14 +27,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from logax._columns.rows import is_key_array
-from logax._show import HistogramBins, ImagePixels
+from logax._show import is_shown
 
 _NOT_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
-
-
-def is_shown(value: Any) -> bool:
-    """Whether a node of a pytree is one value: a histogram, an image."""
-    return isinstance(value, (HistogramBins, ImagePixels))
 
 
 def cells(value: Any) -> list[str]:

@@ -20,7 +20,8 @@ import numpy as np
 from logax._columns.export import free_name
 from logax._columns.rows import is_missing
 from logax._logdict import leaf_name
-from logax.loggers._text.cells import cells, encoded, is_shown
+from logax._show import is_shown
+from logax.loggers._text.cells import cells, encoded
 from logax.loggers.sink import Portion, Stream
 
 Numbers = np.ndarray[Any, Any]

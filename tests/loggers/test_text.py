@@ -1,0 +1,150 @@
+"""`CSVLogger` and `JSONLLogger`: what holds for text files of whatever form."""
+
+import json
+import multiprocessing
+import os
+import shutil
+from collections.abc import Callable
+from typing import NamedTuple
+
+import ml_dtypes
+import numpy as np
+import pandas as pd
+import pytest
+
+from logax.loggers.csv import CSVLogger, CSVSink
+from logax.loggers.jsonl import JSONLLogger, JSONLSink
+from logax.loggers.sink import Portion, RunInfo
+from loggers.sinks import write_runs
+from loggers.text_children import add_records, fill_disk
+
+
+class _Kind(NamedTuple):
+    name: str
+    logger: type
+    sink: type
+    table: Callable  # of the records of a file
+
+
+def _table_of_lines(path):
+    lines = map(json.loads, path.read_text("utf-8").split("\n")[:-1])
+    return pd.DataFrame([line for line in lines if "event" not in line])
+
+
+_KINDS = [
+    _Kind("csv", CSVLogger, CSVSink, pd.read_csv),
+    _Kind("jsonl", JSONLLogger, JSONLSink, _table_of_lines),
+]
+
+
+@pytest.fixture(params=_KINDS, ids=lambda kind: kind.name)
+def kind(request):
+    return request.param
+
+
+def _runs(number):
+    return [RunInfo(f"run-{index}", f"name {index}") for index in range(number)]
+
+
+@pytest.mark.parametrize("number", [1, 8, 256])
+def test_every_record_of_every_run_is_there_once_and_in_order(tmp_path, kind, number):
+    runs = _runs(number)
+    x = np.arange(number * 5, dtype=np.float32).reshape(number, 5) / 7
+    portions = [
+        Portion.of(runs, {"x": x[:, part]}, step=np.broadcast_to(np.arange(5), x.shape)[:, part])
+        for part in (slice(0, 2), slice(2, 5))
+    ]
+    write_runs(kind.sink(tmp_path / "a"), runs, *portions)
+    table = kind.table(tmp_path / "a")
+    assert len(table) == x.size
+    for run, own in zip(runs, x, strict=True):
+        mine = table[table["run"] == run.id]
+        assert mine["step"].tolist() == [0, 1, 2, 3, 4]
+        np.testing.assert_array_equal(mine["x"].to_numpy().astype(np.float32), own)
+
+
+@pytest.mark.parametrize(
+    "dtype", [np.float64, np.float32, np.float16, ml_dtypes.bfloat16, ml_dtypes.float8_e5m2]
+)
+def test_floats_of_all_bits_come_back_exactly(tmp_path, kind, dtype):
+    runs = _runs(1)
+    size = np.dtype(dtype).itemsize
+    x = np.random.default_rng(0).integers(0, 256, 2000 * size, np.uint8).view(dtype)
+    with np.errstate(invalid="ignore"):
+        portion = Portion.of(runs, {"x": x[None]}, i=np.arange(2000)[None])
+        write_runs(kind.sink(tmp_path / "a"), runs, portion)
+        found = kind.table(tmp_path / "a")["x"].to_numpy().astype(dtype)
+        np.testing.assert_array_equal(found.astype(float), x.astype(float))
+
+
+def test_processes_share_a_file_and_nothing_is_lost(tmp_path, kind):
+    spawn = multiprocessing.get_context("spawn")
+    names, path = ["a", "b"], tmp_path / "f"
+    others = [spawn.Process(target=add_records, args=(kind.name, path, name, 40)) for name in names]
+    for other in others:
+        other.start()
+    for other in others:
+        other.join()
+    assert [other.exitcode for other in others] == [0, 0]
+    table = kind.table(path)
+    late = {name: [f"{name}{index}" for index in range(10)] for name in names}
+    assert sorted(table.columns) == sorted(["run", "x", "v", *late["a"], *late["b"]])
+    for name in names:
+        own = table[table["run"] == name]
+        expected = [index for index in range(40) for _ in range(3)]
+        assert own["x"].tolist() == expected
+        wide = own[late[name]]
+        assert wide.bfill(axis=1).iloc[:, 0].tolist() == expected
+        assert (wide.notna().sum(axis=1) == 1).all()
+    assert os.listdir(tmp_path) == ["f"]
+
+
+def test_a_folder_that_is_gone_raises_and_says_what_was_lost(tmp_path, kind):
+    folder = tmp_path / "runs"
+    folder.mkdir()
+    runs = _runs(1)
+    sink = kind.sink(folder / "a")
+    sink.write(Portion.of(runs, {"x": np.zeros((1, 3))}))
+    sink.flush()
+    shutil.rmtree(folder)
+    sink.write(Portion.of(runs, {"x": np.zeros((1, 7))}))
+    expected = rf"`{kind.logger.__name__}` could not write 7 records to .*runs/a, and they are lost"
+    with pytest.raises(FileNotFoundError, match=expected):
+        sink.flush()
+    folder.mkdir()
+    sink.write(Portion.of(runs, {"x": np.zeros((1, 2))}))
+    sink.flush()
+    assert kind.table(folder / "a").to_dict("list") == {"run": ["run-0"] * 2, "x": [0.0, 0.0]}
+
+
+def test_a_full_disk_raises_and_leaves_what_was_there(tmp_path, kind):
+    spawn = multiprocessing.get_context("spawn")
+    answers = spawn.SimpleQueue()
+    other = spawn.Process(target=fill_disk, args=(kind.name, tmp_path / "a", answers))
+    other.start()
+    other.join()
+    assert other.exitcode == 0
+    for _ in range(2):
+        assert f"`{kind.logger.__name__}` could not write 1000 records to" in answers.get()
+    table = kind.table(tmp_path / "a")
+    assert table.to_dict("list") == {"run": ["run-0"] * 4, "x": [0, 1, 2, 0]}
+    assert os.listdir(tmp_path) == ["a"]
+
+
+def test_a_path_that_cannot_be_written_is_refused_at_once(tmp_path, kind):
+    name = kind.logger.__name__
+    with pytest.raises(IsADirectoryError, match=rf"`{name}` takes the path of a file, and"):
+        kind.logger(tmp_path)
+    (tmp_path / "file").touch()
+    expected = rf"`{name}` takes the path of a file in a folder, and .*/file is a file, or lies in"
+    with pytest.raises(NotADirectoryError, match=expected):
+        kind.logger(tmp_path / "file" / "a")
+    with pytest.raises(TypeError, match=rf"`{name}` takes a path as `path`, and got 3"):
+        kind.logger(3)
+
+
+def test_folders_that_are_missing_are_made(tmp_path, kind):
+    runs = _runs(1)
+    path = tmp_path / "b" / "c" / "a"
+    write_runs(kind.sink(path), runs, Portion.of(runs, {"x": np.array([[1]])}))
+    assert kind.table(path).to_dict("list") == {"run": ["run-0"], "x": [1]}
