@@ -25,7 +25,6 @@ from logax import log, spool, tap
 BY_HAND, SPOOL, TAP, CALLBACK = "by hand", "spool", "tap, buffer=64", "jax.debug.callback"
 GOAL = 1.10
 GOAL_OF_BUILDING = 1.5
-_PATIENCE = 2.0  # seconds: what takes longer is timed once
 _TRIPS = 1024  # of all loops of a nest together
 
 
@@ -84,7 +83,7 @@ class Curve:
         for at, size in enumerate(self.sizes):
             names = self.names(size)
             sides = [self.side(size, name) for name in names]
-            for name, own in zip(names, medians(sides, _short(effort, sides)), strict=True):
+            for name, own in zip(names, medians(sides, _short(effort)), strict=True):
                 seconds.setdefault(name, [None] * len(self.sizes))[at] = own
         return {"title": self.title, "sizes": list(self.sizes), "seconds": seconds}
 
@@ -109,11 +108,9 @@ class Curve:
         return Case("spool(f), as it grows", f"{self.title}: {size:,}", goal, make)
 
 
-def _short(effort: Effort, sides: Sequence[Side]) -> Effort:
-    """Less effort where there is little to wait for: one timing of what takes seconds."""
-    if isinstance(sides[0], Building):
-        return dataclasses.replace(effort, timing_seconds=0.0, fewest=1, total_seconds=_PATIENCE)
-    return dataclasses.replace(effort, fewest=3, most=200, total_seconds=effort.total_seconds / 8)
+def _short(effort: Effort) -> Effort:
+    """Less effort for each of many points."""
+    return dataclasses.replace(effort, fewest=5, most=200, total_seconds=effort.total_seconds / 4)
 
 
 def _first(result: Any) -> Any:

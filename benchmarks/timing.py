@@ -124,7 +124,16 @@ def compare(by_hand: Side, logax: Side, effort: Effort, seed: int = 0) -> Compar
 
 
 def medians(sides: Sequence[Side], effort: Effort, seed: int = 0) -> list[float]:
-    """The seconds of each of several sides, warm, alternating in random order."""
+    """The seconds of each of several sides, warm, alternating in random order.
+
+    What takes longer than all of the effort is timed once, and where that builds a program, cold.
+    """
+    for side in sides:
+        if not isinstance(side, Building):
+            side.seconds(1)
+    once = [side.seconds(1) for side in sides]
+    if sum(once) > effort.total_seconds:
+        return once
     times, calls = _timed(sides, effort, seed)
     return [statistics.median(own) / calls for own in times]
 
@@ -132,12 +141,9 @@ def medians(sides: Sequence[Side], effort: Effort, seed: int = 0) -> list[float]
 def _timed(sides: Sequence[Side], effort: Effort, seed: int) -> tuple[list[list[float]], int]:
     """All timings of each side, and of how many calls each is."""
     for side in sides:
-        if not (isinstance(side, Building) and effort.fewest == 1):  # it may take very long
-            side.seconds(3 if isinstance(side, Call) else 1)
-    once = [side.seconds(1) for side in sides]
-    if effort.fewest == 1 and sum(once) > effort.total_seconds:
-        return [[seconds] for seconds in once], 1
-    calls = max(1, round(effort.timing_seconds / min(once)))
+        side.seconds(3 if isinstance(side, Call) else 1)
+    once = min(side.seconds(1) for side in sides)
+    calls = max(1, round(effort.timing_seconds / once))
     round_seconds = sum(side.seconds(calls) for side in sides)
     repetitions = min(effort.most, max(effort.fewest, int(effort.total_seconds / round_seconds)))
     return _alternating(sides, calls, repetitions, random.Random(seed)), calls

@@ -57,7 +57,7 @@ def simulation() -> SimpleNamespace:
 def run(simulation: SimpleNamespace, tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     """One run with loggers of both, and every state of it."""
     folder = tmp_path_factory.mktemp("argon")
-    ours, theirs = folder / "ours.h5", folder / "theirs.h5"
+    ours, mixed, theirs = (folder / name for name in ("ours.h5", "mixed.h5", "theirs.h5"))
     state = simulation.start()
     states: list[Any] = []
     bar = loop.TqdmLogger(STEPS, lambda state: {"step": state.step}, file=io.StringIO())
@@ -67,12 +67,24 @@ def run(simulation: SimpleNamespace, tmp_path_factory: pytest.TempPathFactory) -
         ring,
         loop.CheckLogger(loop.nan_check(), 5),
         storage.HDF5StorageWriter(ours, groups(storage), state, STEPS),
+        storage.HDF5StorageWriter(mixed, groups(kups.core.storage), state, STEPS),
         kups.core.storage.HDF5StorageWriter(theirs, groups(kups.core.storage), state, STEPS),
         loop.CallbackLogger(lambda state, step: states.append(jax.device_get(state)), 1),
     )
     end = run_simulation_cycles(jax.random.key(0), simulation.cycle, state, STEPS, logger)
     rows = MDLoggedData(init=InitData.from_state(end), step=MDStepData.from_state(end))
-    return SimpleNamespace(ours=ours, theirs=theirs, states=states, bar=bar, ring=ring, rows=rows)
+    return SimpleNamespace(
+        ours=ours, mixed=mixed, theirs=theirs, states=states, bar=bar, ring=ring, rows=rows
+    )
+
+
+def test_groups_and_schedules_of_kups_are_stored_as_ours_are(run: SimpleNamespace) -> None:
+    def rows(path: Any) -> list[Any]:
+        with storage.HDF5StorageReader(path) as reader:
+            return jax.tree.leaves([reader.focus_group(name)[...] for name in ("init", "step")])
+
+    for one, two in zip(rows(run.mixed), rows(run.ours), strict=True):
+        np.testing.assert_array_equal(one, two)
 
 
 @pytest.fixture
