@@ -79,12 +79,19 @@ def run(simulation: SimpleNamespace, tmp_path_factory: pytest.TempPathFactory) -
 
 
 def test_groups_and_schedules_of_kups_are_stored_as_ours_are(run: SimpleNamespace) -> None:
-    def rows(path: Any) -> list[Any]:
+    def arrays(path: Any) -> dict[str, Any]:
         with storage.HDF5StorageReader(path) as reader:
-            return jax.tree.leaves([reader.focus_group(name)[...] for name in ("init", "step")])
+            return {
+                f"{name}/{part}": values.values
+                for name in ("init", "step")
+                for part, values in reader.focus_group(name).to_xarray().items()
+            }
 
-    for one, two in zip(rows(run.mixed), rows(run.ours), strict=True):
-        np.testing.assert_array_equal(one, two)
+    mixed, ours = arrays(run.mixed), arrays(run.ours)
+    assert {name.split("/")[0] for name in mixed} == {"init", "step"}
+    assert list(mixed) == list(ours)
+    for name, values in mixed.items():
+        np.testing.assert_array_equal(values, ours[name])
 
 
 @pytest.fixture
