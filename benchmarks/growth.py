@@ -81,10 +81,12 @@ class Curve:
         """The seconds of each form at each size, None where it was not timed."""
         seconds: dict[str, list[float | None]] = {}
         for at, size in enumerate(self.sizes):
-            names = self.names(size)
-            sides = [self.side(size, name) for name in names]
-            for name, own in zip(names, medians(sides, _short(effort)), strict=True):
-                seconds.setdefault(name, [None] * len(self.sizes))[at] = own
+            # What streams large arrays leaves the host busy, and would be felt by its neighbours.
+            streams = [[name] for name in self.names(size)[2:]]
+            for names in ([BY_HAND, SPOOL], *streams):
+                sides = [self.side(size, name) for name in names]
+                for name, own in zip(names, medians(sides, _short(effort)), strict=True):
+                    seconds.setdefault(name, [None] * len(self.sizes))[at] = own
         return {"title": self.title, "sizes": list(self.sizes), "seconds": seconds}
 
     def side(self, size: int, name: str) -> Side:

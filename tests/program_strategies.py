@@ -148,7 +148,10 @@ class _Author:
 
     def _custom(self, depth: int) -> Statement:
         ways = [way for way in ("custom_jvp", "custom_vjp") if way not in self.without]
-        rule = self.log() if self.draw(st.booleans()) else None
+        # JAX gives a rule no values of arrays without elements where it runs in Python.
+        keys = [key for key in sorted(self.kinds) if self.kinds[key] != "no elements"]
+        logs = bool(keys) and self.draw(st.booleans())
+        rule = self.log(self.draw(st.sampled_from(keys))) if logs else None
         quiet = not self.differentiated and self.draw(st.booleans())
         return Custom(self.draw(st.sampled_from(ways)), quiet, rule, (self.block(depth),))
 

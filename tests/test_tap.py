@@ -18,9 +18,11 @@ import numpy as np
 import pytest
 from flax import nnx
 from jax import lax
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import logax
+from devices import LINE, doubled, on_line
+from models import Net
 
 X = np.arange(8.0, dtype=np.float32)
 
@@ -691,25 +693,6 @@ def test_a_tap_without_jit_around_python_loops_streams_all_calls_in_order() -> N
 # Arguments.
 
 
-class Net(eqx.Module):
-    """Arrays, a function, a string and a static field; it logs."""
-
-    weight: Any
-    activation: Callable[[Any], Any]
-    name: str
-    times: int = eqx.field(static=True)
-
-    def __call__(self, x: Any) -> Any:
-        for i in range(self.times):
-            x = self.weight * x
-            logax.log({self.name: x}, step=i)
-        return self.activation(x).sum()
-
-    def halved(self, x: Any) -> Any:
-        logax.log({"halved": self.weight * x / 2})
-        return self.weight * x / 2
-
-
 NET = Net(jnp.full(2, 2.0), jax.nn.relu, "layer", 2)
 PAIR = np.array([1.0, 3.0], np.float32)
 
@@ -784,23 +767,7 @@ def test_a_step_that_mutates_an_nnx_object_is_not_lost(transformed: Any) -> None
 
 # Several devices.
 
-LINE = Mesh(np.array(jax.devices()), ("i",))
 SHARDED = jax.device_put(X, NamedSharding(LINE, PartitionSpec("i")))
-
-
-def on_line(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function on eight shards of one element each."""
-    spec = PartitionSpec("i")
-    return jax.shard_map(function, mesh=LINE, in_specs=spec, out_specs=spec)
-
-
-def doubled(x: Any) -> Any:
-    def body(carry: Any, i: Any) -> Any:
-        carry = carry * 2
-        logax.log({"carry": carry}, step=i)
-        return carry, None
-
-    return lax.scan(body, x, jnp.arange(3))[0]
 
 
 @pytest.mark.parametrize("buffer", [1, 2, 64])

@@ -76,6 +76,12 @@ def one_boolean(what: str, answer: Any, advice: str) -> Any:
     raise TypeError(f"{what} must answer with one boolean, and answered with {got}. {advice}")
 
 
+def check_file(what: str, file: Any) -> None:
+    """Raise if `file` is neither None nor something to write to."""
+    if file is not None and not hasattr(file, "write"):
+        raise TypeError(f"`{what}` takes a `file` to write to, and got {received(file)}.")
+
+
 def in_seconds(what: str, name: str, value: Any, *, zero: bool = True) -> float:
     """A span of time, or an error."""
     real = isinstance(value, numbers.Real) and not isinstance(value, bool)

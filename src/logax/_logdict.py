@@ -268,7 +268,8 @@ class logdict(Table):
     def first_nonfinite(self) -> NonFinite | None:
         """The first record that holds a NaN or an infinity, or None. Waits for the values.
 
-        It is the one with the least index among the records of its key.
+        Of several it is the one with the least step: that called `step`, else the first that all
+        of them have; without one in common, the least index among the records of its key.
         """
         self._require("logs.first_nonfinite()")
         return first_nonfinite(self._records())

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from logax._checks import at_least
 from logax._compat import Array, Tree
 from logax._reduce import Record, RecordReducer, Reducer
 
@@ -22,10 +23,8 @@ def as_reducer(how: Any) -> RecordReducer:
     if isinstance(how, type):
         name = how.__name__
         raise ValueError(f"`reduce` takes a reducer, and got the class {name}. Write `{name}()`.")
-    if isinstance(how, RecordReducer):
-        return how
-    if isinstance(how, str) and how in BUILT_IN:
-        how = BUILT_IN[how]
+    if isinstance(how, str):
+        how = BUILT_IN.get(how, how)
     if isinstance(how, RecordReducer):
         return how
     methods = ("start", "step", "merge", "finish")
@@ -199,9 +198,7 @@ class FirstNonFinite(RecordReducer):
     """
 
     def __init__(self, window: int = 5) -> None:
-        if not isinstance(window, int) or window < 1:
-            raise ValueError(f"`FirstNonFinite` takes a `window` of 1 or more, and got {window!r}.")
-        self.rows = window
+        self.rows = at_least(1, "FirstNonFinite", "window", window)
 
     def __repr__(self) -> str:
         return f"FirstNonFinite(window={self.rows})"

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from logax._checks import whole
+from logax._checks import at_least
 from logax._compat import Array
 
 
@@ -33,10 +33,7 @@ class Histogram:
     bins: int = 64
 
     def __post_init__(self) -> None:
-        bins = whole(self.bins, 1)
-        if bins is None:
-            raise ValueError(f"`Histogram` takes `bins` of 1 or more, and got {self.bins!r}.")
-        object.__setattr__(self, "bins", bins)
+        object.__setattr__(self, "bins", at_least(1, "Histogram", "bins", self.bins))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -53,9 +53,10 @@ from logax._delivery.records import record
 from logax._delivery.routes import Route
 from logax._delivery.troubles import DeliveryError, troubles
 from logax._delivery.worker import Worker, worker
-from logax._errors import caller, described
+from logax._entries import LogSpec, array_entry
+from logax._errors import caller, described, received
 from logax._iteration_lines import Clock, Convergence, Iteration, Kind, Lane, Line, reasons_of
-from logax._log import Entry, Leaf, LogSpec, is_listening, log
+from logax._log import is_listening, log
 
 __all__ = ["is_jax_array", "log_convergence_async", "log_iteration_async"]
 
@@ -171,8 +172,8 @@ def _as_array(line: Line, name: str, x: Any) -> Array:
     if hasattr(x, "__jax_array__"):
         return x.__jax_array__()
     raise TypeError(
-        f"`{line.function}` takes numbers and arrays, and got {x!r} of type "
-        f"`{type(x).__name__}` for `{line.parameter(name)}`. A text belongs into the message."
+        f"`{line.function}` takes numbers and arrays, and got {received(x)} for "
+        f"`{line.parameter(name)}`. A text belongs into the message."
     )
 
 
@@ -190,8 +191,7 @@ def _send(line: Line, values: Mapping[str, Any]) -> None:
     if not (gated or due):
         return
     shown = {name: jnp.asarray(x) for name, x in values.items() if name != "verbose"}
-    entries = tuple(Entry(name, _ONE_ARRAY, (Leaf(name, 0),)) for name in shown)
-    spec = LogSpec(entries, (), ("iteration",), False, caller())
+    spec = LogSpec(tuple(map(array_entry, shown)), (), ("iteration",), False, caller())
     operands, take = list(shown.values()), _Arrival(line)
     if gated:
         # Under `vmap` the `cond` may run for lanes that are not due; the gate is for them.
@@ -315,7 +315,6 @@ _OF_PYTHON = {kind: (np.asarray(kind()).dtype, ()) for kind in (bool, int, float
 _SIZE = 512  # bytes, about what a line holds
 _iteration = functools.lru_cache(maxsize=1024)(Iteration)  # making one takes a while
 _now = time.monotonic
-_ONE_ARRAY = jax.tree.structure(0)
 _logger = logging.getLogger(__name__)
 _clock = Clock()
 _fetcher = Worker()

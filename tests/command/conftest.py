@@ -106,6 +106,21 @@ def ids(store: Path) -> dict[str, str]:
 
 
 @pytest.fixture
+def logged(tmp_path: Path) -> Callable[..., Path]:
+    """Log records, each its values and its steps, to a run in a folder of its own."""
+
+    def log(*records: tuple[dict[str, Any], dict[str, int]]) -> Path:
+        logger = SaveLogger(tmp_path / "own")
+        with logger.run() as state:
+            for values, steps in records:
+                logger.log(state, values, **steps)
+        logger.close()
+        return tmp_path / "own"
+
+    return log
+
+
+@pytest.fixture
 def saved(tmp_path: Path) -> Callable[..., Path]:
     """Save a run to a folder of its own."""
 

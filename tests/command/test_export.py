@@ -16,7 +16,6 @@ import pandas as pd
 import pytest
 
 import logax
-from logax.loggers.save import SaveLogger
 from terminals import Terminal
 
 Call = Callable[..., Any]
@@ -36,16 +35,16 @@ def test_csv_goes_to_the_output(call: Call, store: Path) -> None:
     ]
 
 
-def test_records_of_equal_steps_share_a_row_of_csv(call: Call, tmp_path: Path) -> None:
-    logger = SaveLogger(tmp_path)
-    with logger.run() as state:
-        for step in range(3):
-            logger.log(state, {"a": step}, step=step)
-            if step != 1:
-                logger.log(state, {"b": 10 * step}, step=step)
-        logger.log(state, {"a": 99}, step=2)
-    logger.close()
-    ended = call("export", "last", "--to", "csv", "--path", tmp_path)
+def test_records_of_equal_steps_share_a_row_of_csv(call: Call, logged: Callable[..., Path]) -> None:
+    path = logged(
+        ({"a": 0}, {"step": 0}),
+        ({"b": 0}, {"step": 0}),
+        ({"a": 1}, {"step": 1}),
+        ({"a": 2}, {"step": 2}),
+        ({"b": 20}, {"step": 2}),
+        ({"a": 99}, {"step": 2}),
+    )
+    ended = call("export", "last", "--to", "csv", "--path", path)
     assert ended.lines == ["step,a,b", "0,0,0", "1,1,", "2,2,20", "2,99,"]
 
 
@@ -194,14 +193,9 @@ def test_parquet_is_the_table_of_pandas(
 
 
 def test_a_key_that_changed_its_shape_is_exported_where_that_can_be(
-    call: Call, tmp_path: Path
+    call: Call, logged: Callable[..., Path], tmp_path: Path
 ) -> None:
-    logger = SaveLogger(tmp_path / "runs")
-    with logger.run() as state:
-        logger.log(state, {"x": 1.0}, step=0)
-        logger.log(state, {"x": np.zeros(2)}, step=1)
-    logger.close()
-    where = ["--path", tmp_path / "runs"]
+    where = ["--path", logged(({"x": 1.0}, {"step": 0}), ({"x": np.zeros(2)}, {"step": 1}))]
     lines = call("export", "last", "--to", "csv", *where).lines
     assert lines == ["step,x", "0,1.0", '1,"[0.0, 0.0]"']
     call("export", "last", "--to", "npz", "-o", tmp_path / "x.npz", *where)

@@ -220,15 +220,11 @@ def test_lanes_of_one_run_are_taken_together(call: Call, saved: Callable[..., Pa
     assert keys["x"]["last"] == [2.0, 6.0]
 
 
-def test_a_key_that_changed_its_shape_has_a_row_for_each(call: Call, tmp_path: Path) -> None:
-    from logax.loggers.save import SaveLogger  # noqa: PLC0415
-
-    logger = SaveLogger(tmp_path)
-    with logger.run() as state:
-        logger.log(state, {"x": 1.0, "y": 5.0}, step=0)
-        logger.log(state, {"x": np.zeros(2)}, step=1)
-    logger.close()
-    ended = call("show", "last", "--no-plot", "--path", tmp_path)
+def test_a_key_that_changed_its_shape_has_a_row_for_each(
+    call: Call, logged: Callable[..., Path]
+) -> None:
+    path = logged(({"x": 1.0, "y": 5.0}, {"step": 0}), ({"x": np.zeros(2)}, {"step": 1}))
+    ended = call("show", "last", "--no-plot", "--path", path)
     assert ended.err == ""
     assert [line.split() for line in ended.lines[-3:]] == [
         ["x", "1", "1", "1", "1"],

@@ -60,13 +60,9 @@ def test_keys_choose(call: Call, store: Path) -> None:
     assert ended == (1, "", "logax tail: 'hitz' was not logged in run first. Did you mean hits?\n")
 
 
-def test_records_stay_in_order_where_steps_go_back(call: Call, tmp_path: Path) -> None:
-    logger = SaveLogger(tmp_path)
-    with logger.run() as state:
-        for x, step in enumerate([0, 5, 1, 2, 6]):
-            logger.log(state, {"x": x}, step=step)
-    logger.close()
-    assert call("tail", "last", "--path", tmp_path).lines == [
+def test_records_stay_in_order_where_steps_go_back(call: Call, logged: Callable[..., Path]) -> None:
+    path = logged(*(({"x": x}, {"step": step}) for x, step in enumerate([0, 5, 1, 2, 6])))
+    assert call("tail", "last", "--path", path).lines == [
         "step 0  x 0",
         "step 5  x 1",
         "step 1  x 2",
@@ -76,16 +72,17 @@ def test_records_stay_in_order_where_steps_go_back(call: Call, tmp_path: Path) -
 
 
 def test_records_without_the_step_of_the_others_are_spread_among_them(
-    call: Call, tmp_path: Path
+    call: Call, logged: Callable[..., Path]
 ) -> None:
-    logger = SaveLogger(tmp_path)
-    with logger.run() as state:
-        for epoch in range(2):
-            for i in range(2):
-                logger.log(state, {"x": i}, step=10 * epoch + i)
-            logger.log(state, {"y": 7}, epoch=epoch)
-    logger.close()
-    assert call("tail", "last", "--path", tmp_path).lines == [
+    path = logged(
+        ({"x": 0}, {"step": 0}),
+        ({"x": 1}, {"step": 1}),
+        ({"y": 7}, {"epoch": 0}),
+        ({"x": 0}, {"step": 10}),
+        ({"x": 1}, {"step": 11}),
+        ({"y": 7}, {"epoch": 1}),
+    )
+    assert call("tail", "last", "--path", path).lines == [
         "step 0  x 0",
         "step 1  x 1",
         "epoch 0  y 7",
@@ -110,13 +107,11 @@ def test_lanes_have_lines_of_their_own(call: Call, saved: Callable[..., Path]) -
     ]
 
 
-def test_a_key_that_changed_its_shape_is_printed_whole(call: Call, tmp_path: Path) -> None:
-    logger = SaveLogger(tmp_path)
-    with logger.run() as state:
-        logger.log(state, {"x": 1.0}, step=0)
-        logger.log(state, {"x": np.zeros(2)}, step=1)
-    logger.close()
-    ended = call("tail", "last", "--path", tmp_path)
+def test_a_key_that_changed_its_shape_is_printed_whole(
+    call: Call, logged: Callable[..., Path]
+) -> None:
+    path = logged(({"x": 1.0}, {"step": 0}), ({"x": np.zeros(2)}, {"step": 1}))
+    ended = call("tail", "last", "--path", path)
     assert ended.lines == ["step 0  x 1", "step 1  x [0.0, 0.0]"]
 
 

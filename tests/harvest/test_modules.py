@@ -12,34 +12,9 @@ import numpy as np
 import pytest
 
 import logax
+from models import TRACES, Net
 
 X = np.arange(1.0, 4.0, dtype=np.float32)
-TRACES: list[str] = []
-
-
-class Net(eqx.Module):
-    """Arrays, a function, a string and a static field; its methods log."""
-
-    weight: Any
-    activation: Callable[[Any], Any]
-    name: str
-    times: int = eqx.field(static=True)
-
-    def __call__(self, x: Any) -> Any:
-        TRACES.append("call")
-        for i in range(self.times):
-            x = self.weight * x
-            logax.log({self.name: x}, step=i)
-        return self.activation(x).sum()
-
-    def halved(self, x: Any) -> Any:
-        TRACES.append("halved")
-        logax.log({"halved": self.weight * x / 2})
-        return self.weight * x / 2
-
-    @eqx.filter_jit
-    def jitted(self, x: Any) -> Any:
-        return self(x)
 
 
 def net(weight: float = 2.0) -> Net:

@@ -13,29 +13,15 @@ from jax import lax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 import logax
+from devices import LINE, doubled, on_line
 
 P = PartitionSpec
-LINE = Mesh(np.array(jax.devices()), ("i",))
 GRID = Mesh(np.array(jax.devices()).reshape(4, 2), ("a", "b"))
 X = np.arange(8.0, dtype=np.float32)
 SHARDED = jax.device_put(
     np.arange(64.0, dtype=np.float32).reshape(8, 8), NamedSharding(LINE, P("i"))
 )
 Function = Callable[..., Any]
-
-
-def on_line(function: Function, **options: Any) -> Function:
-    """The function on eight shards of one element each."""
-    return jax.shard_map(function, mesh=LINE, in_specs=P("i"), out_specs=P("i"), **options)
-
-
-def doubled(x: Any) -> Any:
-    def body(carry: Any, i: Any) -> Any:
-        carry = carry * 2
-        logax.log({"carry": carry}, step=i)
-        return carry, None
-
-    return lax.scan(body, x, jnp.arange(3))[0]
 
 
 def shape_on_one_device(x: jax.Array) -> tuple[int, ...]:

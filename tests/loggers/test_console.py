@@ -573,7 +573,11 @@ def test_seeds_may_be_folded_into_one_run() -> None:
     ("options", "error", "text"),
     [
         ({"keys": [1]}, TypeError, "`keys` takes a string or strings, and got [1]."),
-        ({"file": 3}, TypeError, "`ConsoleLogger` takes a `file` to write to, and got 3."),
+        (
+            {"file": 3},
+            TypeError,
+            "`ConsoleLogger` takes a `file` to write to, and got 3 of type `int`.",
+        ),
         ({"refresh": 0}, ValueError, "`ConsoleLogger` takes `refresh` of 1 or more, and got 0."),
         ({"window": 1.5}, ValueError, "`ConsoleLogger` takes `window` of 1 or more, and got 1.5."),
         (

@@ -167,20 +167,6 @@ def test_names_that_are_taken_get_an_underscore(tmp_path):
     assert (tmp_path / "a").read_text() == "run,loss,run_,run__,loss_\nrun-0,4,1,2,3\n"
 
 
-def test_a_column_called_like_a_step_is_the_step_in_every_row(tmp_path):
-    logger = CSVLogger(tmp_path / "a")
-    with logger.run() as state:
-        logger.log(state, {"step": 3.5, "a": 1.0}, step=1)
-        logger.log(state, {"a": 2.0}, step=2)
-        logger.log(state, {"step": 4.5, "step_": 7.0}, step=3)
-    logger.close()
-    table = pd.read_csv(tmp_path / "a")
-    assert list(table.columns) == ["run", "step", "step_", "a", "step__"]
-    assert table["step"].tolist() == [1, 2, 3]
-    assert table["step_"].dropna().tolist() == [3.5, 4.5]
-    assert table["step__"].dropna().tolist() == [7.0]
-
-
 def test_a_table_of_an_earlier_process_is_added_to(tmp_path):
     path = tmp_path / "a"
     path.write_text('step,run,note\r\n1,old,"two\nlines"\r\n2,old,\r\n')

@@ -251,21 +251,6 @@ def test_names_that_are_taken_get_an_underscore(tmp_path):
     }  # fmt: skip
 
 
-def test_a_step_has_its_plain_name_in_every_record(tmp_path):
-    logger = JSONLLogger(tmp_path / "a")
-    with logger.run() as state:
-        logger.log(state, {"step": 3.5, "a": 1.0}, step=1)
-        logger.log(state, {"a": 2.0}, step=2)
-        logger.log(state, {"step": 4.5, "step_": 7.0}, step=3)
-    logger.close()
-    records = [{**record, "run": ""} for record in _records(tmp_path / "a")]
-    assert records == [
-        {"run": "", "step": 1, "step_": 3.5, "a": 1.0},
-        {"run": "", "step": 2, "a": 2.0},
-        {"run": "", "step": 3, "step_": 4.5, "step__": 7.0},
-    ]
-
-
 def test_a_record_that_lacks_a_step_has_none(tmp_path):
     runs = _runs(1)
     missing = np.iinfo(np.int32).min

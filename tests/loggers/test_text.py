@@ -77,6 +77,21 @@ def test_floats_of_all_bits_come_back_exactly(tmp_path, kind, dtype):
         np.testing.assert_array_equal(found.astype(float), x.astype(float))
 
 
+def test_a_step_has_its_plain_name_in_every_record(tmp_path, kind):
+    logger = kind.logger(tmp_path / "a")
+    with logger.run() as state:
+        logger.log(state, {"step": 3.5, "a": 1.0}, step=1)
+        logger.log(state, {"a": 2.0}, step=2)
+        logger.log(state, {"step": 4.5, "step_": 7.0}, step=3)
+    logger.close()
+    table = kind.table(tmp_path / "a")
+    assert table.columns.tolist() == ["run", "step", "step_", "a", "step__"]
+    assert table["step"].tolist() == [1, 2, 3]
+    assert table["step_"].dropna().to_dict() == {0: 3.5, 2: 4.5}
+    assert table["a"].dropna().to_dict() == {0: 1.0, 1: 2.0}
+    assert table["step__"].dropna().to_dict() == {2: 7.0}
+
+
 def test_processes_share_a_file_and_nothing_is_lost(tmp_path, kind):
     spawn = multiprocessing.get_context("spawn")
     names, path = ["a", "b"], tmp_path / "f"

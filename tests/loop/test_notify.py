@@ -26,7 +26,7 @@ from interrupts import interrupts
 from logax import DeliveryError, EveryNStep
 from logax._delivery.forks import _renewed
 from logax._delivery.worker import Worker, worker
-from logax.loop import CompositeLogger, NotifyLogger, RingBufferLogger, _webhook, notify
+from logax.loop import CompositeLogger, NotifyLogger, RingBufferLogger, _outbox, _webhook
 from loops import Particles, held_state, run
 from storage_processes import run as run_program
 
@@ -87,7 +87,7 @@ class Server:
 
 @pytest.fixture(autouse=True)
 def _no_long_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(notify, "FIRST_PAUSE", 0.001)
+    monkeypatch.setattr(_outbox, "FIRST_PAUSE", 0.001)
     monkeypatch.setenv("no_proxy", "*")
 
 
@@ -96,7 +96,7 @@ def server() -> Iterator[Server]:
     server = Server()
     yield server
     server.close()
-    threads = [thread for thread in threading.enumerate() if thread.name == notify.THREAD]
+    threads = [thread for thread in threading.enumerate() if thread.name == _outbox.THREAD]
     for thread in threads:
         thread.join(LONG)
     assert not any(thread.is_alive() for thread in threads)
@@ -238,7 +238,7 @@ def test_a_very_long_error_makes_a_line_of_bounded_length(server: Server) -> Non
     error = ValueError("long " * 10_000)
     with pytest.raises(ValueError, match="long"), NotifyLogger(server.url):
         raise error
-    assert len(server.bodies[0]["text"]) == notify.LONGEST_TEXT
+    assert len(server.bodies[0]["text"]) == _outbox.LONGEST_TEXT
     assert str(error).strip() in server.bodies[0]["error"]
 
 
@@ -286,7 +286,7 @@ def test_a_hundred_runs_leave_no_thread(server: Server) -> None:
             logger.log(None, 0)
     assert server.told == [("step", 0, 0), ("finished", 0, 0)] * 100
     for thread in threading.enumerate():
-        if thread.name == notify.THREAD or "process_request" in thread.name:
+        if thread.name == _outbox.THREAD or "process_request" in thread.name:
             thread.join(LONG)
     assert threading.active_count() <= before
 
@@ -317,7 +317,7 @@ def test_a_long_wait_that_the_server_asks_for_ends_with_the_loop(server: Server)
 
     class Watched(threading.Condition):
         def wait_for(self, predicate: Any, timeout: float | None = None) -> Any:
-            if timeout == notify.LONGEST_ASKED:
+            if timeout == _outbox.LONGEST_ASKED:
                 waits.set()
             return super().wait_for(predicate, timeout)
 

@@ -23,6 +23,7 @@ from logax._delivery.forks import _renewed
 from logax._delivery.worker import worker
 from logax.loop import CompositeLogger, EveryNStep, PlotLogger, plot
 from logax.loop._drawing import POINTS, Series, figure_of, thinned
+from logax.loop._places import drawn
 from loops import Particles, held_state, run
 
 LONG = 60.0  # seconds
@@ -155,13 +156,13 @@ def test_panels_share_the_step_axis_and_have_titles() -> None:
     assert first.get_yscale() == second.get_yscale() == "linear"
     assert line(figure) == ([0, 1, 2], [3, 2, 1])
     assert line(figure, 1) == ([0, 1, 2], [5, 6, 7])
-    plot._drawn(figure, "png")  # a sign of formulas is none in a name
+    drawn(figure, "png")  # a sign of formulas is none in a name
 
 
 def test_values_that_are_not_finite_are_gaps() -> None:
     figure = figure_of({"x": series([1, np.nan, 3, np.inf, -np.inf, 6])})
     np.testing.assert_array_equal(line(figure)[1], [1, np.nan, 3, np.nan, np.nan, 6])
-    plot._drawn(figure_of({"x": series([np.nan, np.inf])}), "png")
+    drawn(figure_of({"x": series([np.nan, np.inf])}), "png")
 
 
 def test_lanes_are_thin_lines_of_one_colour() -> None:
@@ -183,7 +184,7 @@ def test_a_logarithmic_panel_has_gaps_where_there_is_no_logarithm() -> None:
     assert [panel.get_yscale() for panel in figure.axes] == ["log", "linear"]
     np.testing.assert_array_equal(line(figure)[1], [1, np.nan, 100, np.nan])
     np.testing.assert_array_equal(line(figure, 1)[1], [1, 0, 1, 2])
-    plot._drawn(figure_of({"x": series([0, -1, np.nan])}, ["x"]), "png")
+    drawn(figure_of({"x": series([0, -1, np.nan])}, ["x"]), "png")
 
 
 def test_a_long_line_is_thinned_and_keeps_its_extremes() -> None:

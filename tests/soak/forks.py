@@ -6,6 +6,7 @@ No child computes with JAX, which may wait for threads that it has not got.
 from __future__ import annotations
 
 import atexit
+import fcntl
 import logging
 import os
 import threading
@@ -19,6 +20,7 @@ import numpy as np
 
 import logax
 from logax.loggers import JSONLLogger, MultiLogger, SaveLogger
+from logax.loggers._text.files import locked
 from logax.loop import (
     CallbackLogger,
     CompositeLogger,
@@ -73,6 +75,26 @@ def fork_under_load(folder: str) -> dict[str, Any]:
     logax.flush()
     logger.close()
     return {"codes": codes, "number": calls * STEPS, "seen": seen == list(range(calls * STEPS))}
+
+
+def fork_while_locked(path: str) -> str:
+    """Whether a file to which lines were added can be locked while a child of that time lives."""
+    ends, end = os.pipe()
+    with locked(path):
+        pid = os.fork()
+        if not pid:
+            os.close(end)
+            os.read(ends, 1)  # until the parent closes it
+            os._exit(0)
+    with open(path) as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            found = "free"
+        except BlockingIOError:
+            found = "locked"
+    os.close(end)
+    os.waitpid(pid, 0)
+    return found
 
 
 def _child(number: int, logger: Any, state: Any, folder: Path) -> NoReturn:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import signal
 import sys
-import time
 from typing import Any, NoReturn
 
 import jax
@@ -13,8 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import logax
-from logax.loggers import MultiLogger, SaveLogger
-from logax.loggers import CallbackLogger as Callback
+from logax.loggers import SaveLogger
 
 STEPS = 500
 
@@ -35,11 +32,9 @@ def stream(folder: str, way: str, buffer: int) -> NoReturn:
     Args:
       folder: Where to.
       way: What is done then: nothing ("uncaught"), an exit with a code ("code"), or `logax.discard`
-        before that ("discard").
+        before that ("discard"). For "terminated" a signal ends it.
       buffer: Of `tap`.
     """
-    if way == "terminated":
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
     logger = SaveLogger(folder)
     try:
         with logger.run(name="streamed") as state:
@@ -47,7 +42,7 @@ def stream(folder: str, way: str, buffer: int) -> NoReturn:
                 logger.tap(count, state, buffer=buffer)(np.float32(number * STEPS))
                 if number % 10 == 9:
                     logax.flush()
-                    print((number + 1) * STEPS, flush=True)
+                    print((number + 1) * STEPS, flush=True)  # noqa: T201 - to whoever started it
     except KeyboardInterrupt:
         if way == "uncaught":
             raise

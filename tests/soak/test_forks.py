@@ -1,4 +1,4 @@
-"""Children that are forked while the parent streams: nothing is lost, and nothing is there twice."""
+"""Children that are forked while the parent streams: nothing is lost, nothing is there twice."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import logax
-from soak.forks import CHILDREN, OWN, fork_under_load
+from soak.forks import CHILDREN, OWN, fork_under_load, fork_while_locked
 from soak.processes import answer
 
 
@@ -35,6 +35,9 @@ def test_children_that_end_log_and_exit_take_nothing_from_the_parent(tmp_path: P
     values = [line["x"] for line in lines if "x" in line]
     assert sorted(values) == sorted([*map(float, range(number)), *steps * len(own)])
     assert sum("of a child" in line for line in lines) == CHILDREN // 4
+    for event in ("open", "close"):
+        runs_of_it = [line["run"] for line in lines if line.get("event") == event]
+        assert sorted(runs_of_it) == sorted(run.id for run in runs.values())
 
     for i in range(3, CHILDREN, 4):
         folder = tmp_path / f"loop {i}"
@@ -42,3 +45,10 @@ def test_children_that_end_log_and_exit_take_nothing_from_the_parent(tmp_path: P
         assert len((folder / "printed").read_text().splitlines()) == OWN
         assert (folder / "called").read_text().split()[::2] == [str(step) for step in range(OWN)]
         assert f"{OWN}/{OWN}" in (folder / "bar").read_text()
+
+
+@pytest.mark.slow
+def test_a_child_that_is_forked_while_lines_are_added_does_not_keep_the_file_locked(
+    tmp_path: Path,
+) -> None:
+    assert answer(fork_while_locked, tmp_path / "lines.jsonl") == "free"

@@ -2,39 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from notebooks import run_notebook
 from test_docs import ROOT, Block, blocks_of
 
-# A process of its own: what runs notebooks leaves sockets to the garbage collector.
-NOTEBOOK = """
-import json, pathlib, sys
-import nbformat
-from jupyter_client.manager import AsyncKernelManager
-from nbclient import NotebookClient
-
-folder = pathlib.Path.cwd()
-place = folder / "kernels" / "here"
-place.mkdir(parents=True)
-command = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
-spec = {"argv": command, "display_name": "here", "language": "python"}
-(place / "kernel.json").write_text(json.dumps(spec))
-manager = AsyncKernelManager(kernel_name="here")
-manager.kernel_spec_manager.kernel_dirs = [str(folder / "kernels")]
-cells = [nbformat.v4.new_code_cell(code) for code in json.load(sys.stdin)]
-notebook = nbformat.v4.new_notebook(cells=cells)
-NotebookClient(notebook, km=manager, timeout=250).execute()
-nbformat.write(notebook, "done.ipynb")
-"""
 _NUMBER = re.compile(r" *-?\b\d+(?:\.\d*)?(?:e[-+]?\d+)? *")
 NUMBERS, WORDS = _NUMBER.findall, _NUMBER.split
 FIRST = "import warnings; warnings.filterwarnings('error', module='logax|__main__')"
@@ -53,17 +30,7 @@ def cells_of(blocks: list[Block]) -> list[tuple[str, str]]:
 
 def shown(programs: list[str], folder: Path) -> list[Any]:
     """What each cell of a notebook shows."""
-    done = subprocess.run(
-        [sys.executable, "-c", NOTEBOOK],
-        input=json.dumps([FIRST, *programs]),
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-    )
-    assert done.returncode == 0, done.stderr
-    cells = json.loads((folder / "done.ipynb").read_text())["cells"]
+    cells = run_notebook([FIRST, *programs], folder)["cells"]
     return [cell["outputs"] for cell in cells[1:]]
 
 

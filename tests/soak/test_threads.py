@@ -66,7 +66,7 @@ def at_once(target: Callable[[int], None]) -> None:
 
 
 @contextlib.contextmanager
-def meanwhile(target: Callable[[], None]) -> Iterator[None]:
+def meanwhile(target: Callable[[], object]) -> Iterator[None]:
     """Do something again and again in another thread, and raise what it raises."""
     ends = threading.Event()
     errors: list[BaseException] = []
@@ -164,46 +164,52 @@ class MineError(Exception):
     """What callbacks here raise."""
 
 
-@pytest.mark.slow
-def test_every_record_that_a_callback_fails_for_is_told_once_and_harms_no_other() -> None:
-    raised: list[float] = []
-    told: list[int] = []
-    seen: list[list[float]] = [[] for _ in range(THREADS)]
+class Told:
+    """Asks for what went wrong, in many threads, and counts the records that it is about."""
 
-    def callback(thread: int) -> Callable[[logax.record], None]:
-        def take(one: logax.record) -> None:
-            if thread % 2 and one["x"] % 3 == 0:
-                raised.append(float(one["x"]))
-                raise MineError
-            seen[thread].append(float(one["x"]))
+    def __init__(self) -> None:
+        self.numbers: list[int] = []
 
-        return take
-
-    def ask(call: Callable[[], Any]) -> bool:
-        """Whether nothing is told; of what is, how many records it is about."""
+    def ask(self, call: Callable[..., Any], *arguments: Any) -> bool:
+        """Whether nothing was told by a call."""
         errors: list[Exception] = []
         try:
-            call()
+            call(*arguments)
         except* logax.DeliveryError as group:
             errors += group.exceptions
         for error in errors:
             assert isinstance(error.__cause__, MineError)
             notes = " ".join(getattr(error, "__notes__", []))
-            told.append(1 + sum(map(int, re.findall(r"for (\d+) more records", notes))))
+            self.numbers.append(1 + sum(map(int, re.findall(r"for (\d+) more records", notes))))
         return not errors
 
+
+@pytest.mark.slow
+def test_every_record_that_a_callback_fails_for_is_told_once_and_harms_no_other() -> None:
+    raised: list[float] = []
+    told = Told()
+    seen: list[list[float]] = [[] for _ in range(THREADS)]
+
+    def fails(thread: int, x: float) -> bool:
+        return thread % 2 == 1 and x % 3 == 0
+
     def work(thread: int) -> None:
-        own = callback(thread)
+        def callback(one: logax.record) -> None:
+            x = float(one["x"])
+            (raised if fails(thread, x) else seen[thread]).append(x)
+            if fails(thread, x):
+                raise MineError
+
         for x in starts(thread):
             # What is told instead of the call is told once, so that it can be called then.
-            while not ask(lambda: logax.tap(count, own, buffer=3)(x)):
+            while not told.ask(logax.tap(count, callback, buffer=3), x):
                 pass
 
-    with meanwhile(lambda: ask(logax.flush) and None):
+    with meanwhile(lambda: told.ask(logax.flush)):
         at_once(work)
-    ask(logax.flush)
-    wanted = [x for thread in range(1, THREADS, 2) for x in numbers(thread) if x % 3 == 0]
-    assert sorted(raised) == wanted
-    assert sum(told) == len(wanted)
+    told.ask(logax.flush)
+    everything = [(thread, x) for thread in range(THREADS) for x in numbers(thread)]
+    assert sorted(raised) == [x for thread, x in everything if fails(thread, x)]
+    assert sum(told.numbers) == len(raised)
     for thread, got in enumerate(seen):
-        assert got == [x for x in numbers(thread) if not (thread % 2 and x % 3 == 0)]
+        assert got == [x for x in numbers(thread) if not fails(thread, x)]

@@ -143,18 +143,18 @@ def followed_until_killed(folder: Path) -> Iterator[Iterator[Any]]:
 
 
 def test_following_ends_with_a_warning_where_the_writer_was_killed(tmp_path: Path) -> None:
-    with followed_until_killed(tmp_path) as rows:
-        with pytest.warns(UserWarning, match="nobody writes to it: its writer was killed, or has "):
-            assert list(rows) == []
+    expected = "nobody writes to it: its writer was killed, or has "
+    with followed_until_killed(tmp_path) as rows, pytest.warns(UserWarning, match=expected):
+        assert list(rows) == []
 
 
 def test_following_says_that_another_file_has_taken_the_place(tmp_path: Path) -> None:
-    with followed_until_killed(tmp_path) as rows:
-        # The other one is open while the first one is followed.
-        with writer(tmp_path / "run.h5", mode="w") as other:
-            other.log(row(7), 7)
-            with pytest.warns(UserWarning, match=r"run.h5 is another file now.* 50 rows of `rows`"):
-                assert list(rows) == []
+    path = tmp_path / "run.h5"
+    # The other one is open while the first one is followed.
+    with followed_until_killed(tmp_path) as rows, writer(path, mode="w") as other:
+        other.log(row(7), 7)
+        with pytest.warns(UserWarning, match=r"run.h5 is another file now.* 50 rows of `rows`"):
+            assert list(rows) == []
 
 
 def test_following_says_that_the_file_is_gone(tmp_path: Path) -> None:

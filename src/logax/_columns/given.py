@@ -10,6 +10,7 @@ import numpy as np
 from logax._columns.records import Records
 from logax._columns.rows import leaf_name, record_rank
 from logax._compat import Array, Tree
+from logax._errors import received
 
 
 def records_of(
@@ -91,7 +92,7 @@ def _check_leaves(key: Any, value: Tree) -> None:
     for path, leaf in jax.tree_util.tree_leaves_with_path(value):
         if not getattr(leaf, "shape", ()):
             raise TypeError(
-                f"A `logdict` holds arrays whose axis 0 counts records, and got {leaf!r} of type "
-                f"`{type(leaf).__name__}` for {leaf_name(key, path)!r}. Write one record as "
+                f"A `logdict` holds arrays whose axis 0 counts records, and got {received(leaf)} "
+                f"for {leaf_name(key, path)!r}. Write one record as "
                 "`jnp.asarray([value])`."
             )

@@ -5,7 +5,11 @@
     columns, records   what a run has logged: by key, and record by record
     summary            what a table says of a key
     page, drawing      text and curves for a terminal
-    sides, lost        how compared runs stand; what a picture leaves out
+    sides              how compared runs stand
+    wide, arrays       records as a table in CSV; arrays as npz and parquet
+    picture, lost      the panels of a plot; what they leave out
+    checks             what `doctor` looks at
+    errors             what is told to users
     ls, show, tail, export, compare, plot, doctor
                        one command each: `add` says how it is called, `run` does it
 

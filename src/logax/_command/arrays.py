@@ -96,9 +96,7 @@ def _frame(run: Run, wanted: Sequence[str]) -> Any:
 
 def _plain(column: Any) -> Any:
     """A column as Arrow takes it: arrays as lists, complex numbers as pairs."""
-    if column.dtype.kind == "c":
-        return [_number(x) for x in column]
-    if column.dtype == object:
+    if column.dtype.kind == "c" or column.dtype == object:
         return [_number(x) for x in column]
     return column.array if hasattr(column.array, "_mask") else column.to_numpy()
 

@@ -155,14 +155,14 @@ def _program(number: Any) -> Any:
 
 def stores() -> list[Check]:
     """Whether runs can be written and read, here and in the folder for temporary files."""
-    here = _store("runs in this folder", os.curdir, "note")
-    there = _store("runs in the temporary folder", None, "note")
+    here = _store("runs in this folder", os.curdir)
+    there = _store("runs in the temporary folder", None)
     if here.status == there.status == "note":
         here = here._replace(status="fails")
     return [here, there]
 
 
-def _store(name: str, folder: str | None, otherwise: str) -> Check:
+def _store(name: str, folder: str | None) -> Check:
     from logax.loggers.save import SaveLogger  # noqa: PLC0415 - only where it is needed
 
     def check() -> str:
@@ -176,7 +176,7 @@ def _store(name: str, folder: str | None, otherwise: str) -> Check:
             return _same(read, ([0.5], [3], "finished"))
 
     mend = "Give `SaveLogger` a folder that may be written to, on a disk with room."
-    return _tried("works here", name, check, mend, otherwise)
+    return _tried("works here", name, check, mend, "note")
 
 
 def _same(found: Any, expected: Any) -> str:

@@ -7,11 +7,10 @@ import numpy as np
 from logax._command.columns import Numbers
 from logax._command.page import number, safe, width
 from logax.loggers._console.words import Glyphs
-from logax.loop._drawing import thinned
+from logax.loop._drawing import LARGEST, thinned
 
 _BITS = np.array([[0x01, 0x08], [0x02, 0x10], [0x04, 0x20], [0x40, 0x80]])  # of a sign of braille
 _BRAILLE = 0x2800
-_LARGEST = 1e300  # beyond that distances overflow
 
 
 def curve(
@@ -24,7 +23,7 @@ def curve(
     there = np.isfinite(x) & np.isfinite(y)
     if not there.any():
         return []
-    y = np.where(there, np.clip(y, -_LARGEST, _LARGEST), np.nan)
+    y = np.where(there, np.clip(y, -LARGEST, LARGEST), np.nan)
     bottom, top = float(y[there].min()), float(y[there].max())
     labels = [number(top), number(bottom)]
     margin = max(map(len, labels)) + 1

@@ -6,7 +6,6 @@ Whatever a user has called something is escaped before it is shown.
 from __future__ import annotations
 
 import json
-import math
 import shutil
 import sys
 import unicodedata
@@ -15,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from logax.loggers._console import words
 from logax.loggers._console.words import Glyphs, plain
 from logax.loggers._text.cells import as_json
 
@@ -61,10 +61,7 @@ def number(x: Any) -> str:
         return str(x)
     if isinstance(x, (complex, np.complexfloating)):
         return f"{x:.4g}"
-    x = float(x)
-    if math.isfinite(x) and x == int(x) and abs(x) < 1e7:
-        return str(int(x))
-    return f"{x:.4g}"
+    return words.number(float(x))
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str] = ()) -> None:

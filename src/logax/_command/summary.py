@@ -53,9 +53,9 @@ class Summary:
 
 def summary_of(column: Column) -> Summary:
     """The few numbers of a column."""
-    elements = column.elements()
-    finite = None if elements is None else elements[np.isfinite(elements)]
-    some = finite is not None and finite.size > 0
+    found = column.elements()
+    elements = np.zeros(0) if found is None else found
+    finite = elements[np.isfinite(elements)]
     last = _last(column)
     return Summary(
         column.name,
@@ -64,9 +64,9 @@ def summary_of(column: Column) -> Summary:
         column.lanes,
         last,
         _last_text(column, last),
-        float(finite.min()) if finite is not None and some else None,
-        float(finite.max()) if finite is not None and some else None,
-        0 if elements is None or finite is None else int(elements.size - finite.size),
+        float(finite.min()) if finite.size else None,
+        float(finite.max()) if finite.size else None,
+        elements.size - finite.size,
         _last_steps(column),
     )
 
@@ -97,7 +97,7 @@ def _last_text(column: Column, last: Any) -> str:
         return "" if numbers is None else _spread(numbers[_rows_of_last(column)])
     if isinstance(last, (bool, int, float)):
         return number(last)
-    if isinstance(last, list) and len(column.shape) == 1 and not isinstance(last[:1], dict):
+    if isinstance(last, list) and len(column.shape) == 1:
         shown = [number(x) if isinstance(x, (bool, int, float)) else "?" for x in last[:_ELEMENTS]]
         return f"[{', '.join(shown)}{', ...' * (len(last) > _ELEMENTS)}]"
     if isinstance(last, dict) and last.keys() == {"real", "imag"} and not column.shape:

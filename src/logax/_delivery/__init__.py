@@ -1,7 +1,9 @@
 """From device to host: what is emitted, how it is put in order, and the thread that hands it on.
 
-    emit      the primitives inside the program, and how their operands are packed
+    emit      the primitives inside the program
+    packing   many small operands as one
     packets   what the arrays of an emission mean
+    places    which records a parcel holds, and where they stand in the order of the program
     calls     which call a parcel belongs to, and what comes next in it
     direct    what belongs to no call
     routes    where records go

@@ -1,8 +1,8 @@
 """Which call a parcel belongs to, and which of its records comes next.
 
-A program promises no order between its emissions, so every record carries its place. Each call
-remembers, lane by lane, which place comes next, and holds what came too early. What it was given
-already it leaves out: a program that runs a part again says the same again.
+Every record carries its place in the order of the program (see `places`). Each call remembers, lane
+by lane, which place comes next, and holds what came too early. What it was given already it leaves
+out: a program that runs a part again says the same again.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import math
 import os
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import Any
 
 import jax
 import numpy as np
@@ -23,29 +23,10 @@ import numpy as np
 from logax._compat import Tree, effects_of_this_thread
 from logax._delivery.control import before_flush
 from logax._delivery.packets import Packet, Parcel, Rows
-from logax._delivery.routes import Batch, Takes
+from logax._delivery.places import Places, batch_at, batch_of_one, ends_of, places_of, single
+from logax._delivery.routes import Takes
 from logax._delivery.troubles import troubles
 from logax._delivery.worker import worker
-
-
-class Places(NamedTuple):
-    """The records of a parcel in order: the place of each, its site, row and lane (-1: all)."""
-
-    place: Any
-    site: Any
-    row: Any
-    lane: Any
-
-    def only(self, which: Any) -> Places:
-        """Some of them."""
-        return Places(*(x[which] for x in self))
-
-    def by_lane(self, lanes: int) -> Places:
-        """Each lane named."""
-        if not len(self.lane) or self.lane[0] >= 0:
-            return self
-        place, site, row = (np.repeat(x, lanes) for x in self[:3])
-        return Places(place, site, row, np.tile(np.arange(lanes), len(self.lane)))
 
 
 class Call:
@@ -64,10 +45,10 @@ class Call:
     def take(self, parcel: Parcel) -> bool:
         """Deliver what is due now, of this parcel and of those before it; True if that was all."""
         if self._ends is None:
-            self._ends = _ends(parcel)
+            self._ends = ends_of(parcel)
         if self._is_next(parcel):
             return self._may_be_over and self._is_over()
-        places = _places(parcel)
+        places = places_of(parcel)
         if not self._deliver(parcel, places):
             self._early.append((parcel, places))
             return False
@@ -77,7 +58,7 @@ class Call:
 
     def _is_next(self, parcel: Parcel) -> bool:
         """The most common case, a single record that is due, delivered in the shortest way."""
-        packet, rows = parcel.packet, _single(parcel)
+        packet, rows = parcel.packet, single(parcel)
         if rows is None or self._early:
             return False
         stream = (packet.stream, parcel.shard_of_call())
@@ -92,7 +73,7 @@ class Call:
         if parcel.dropped:
             troubles.dropped(packet.sites[0].named(), 1)
         else:
-            self.route.deliver(_batch_of_one(parcel, rows))
+            self.route.deliver(batch_of_one(parcel, rows))
         return True
 
     def await_program(self) -> None:
@@ -139,7 +120,7 @@ class Call:
         if parcel.dropped:
             self._count_dropped(parcel, fresh, lanes)
         elif len(fresh.place):
-            self.route.deliver(_batch(parcel, fresh))
+            self.route.deliver(batch_at(parcel, fresh))
         return True
 
     def _count_dropped(self, parcel: Parcel, places: Places, lanes: int) -> None:
@@ -156,16 +137,6 @@ class Call:
             bool((self._next.get(key, np.zeros(1, np.int64)) == end).all())
             for key, end in self._ends.items()
         )
-
-
-def batch_of(parcel: Parcel) -> Batch | None:
-    """All records of a parcel that belongs to no call, if there are any."""
-    parcel = parcel.opened().spread()
-    rows = _single(parcel)
-    if rows is not None:
-        return _batch_of_one(parcel, rows)
-    places = _places(parcel)
-    return _batch(parcel, places) if len(places.place) else None
 
 
 def begin(route: Takes) -> int:
@@ -233,7 +204,7 @@ class _Dropped:
         if call is not self._call:
             return False
         bare = parcel.without_values()
-        rows = None if parcel.packet.last else _single(bare)
+        rows = None if parcel.packet.last else single(bare)
         if rows is None:
             self._parcels.append(bare)
         else:
@@ -290,80 +261,6 @@ def _will_run(thread: threading.Thread) -> bool:
     """Whether what a thread is about to hand to JAX can be waited for."""
     is_left_behind = worker.exits and thread.daemon
     return thread is not threading.current_thread() and not is_left_behind
-
-
-def _single(parcel: Parcel) -> Rows | None:
-    """The arrays of a parcel that is nothing but one real record."""
-    if parcel.lanes or len(parcel.packet.sites) != 1:
-        return None
-    (rows,) = parcel.packet.rows(parcel.operands)
-    is_one = rows.order.shape == (1,) and (rows.gate is None or bool(rows.gate.all()))
-    return rows if is_one else None
-
-
-def _batch_of_one(parcel: Parcel, rows: Rows) -> Batch:
-    narrow = [(False,) * len(rows.arrays)]
-    order = [(0, 0, -1)]
-    return Batch(parcel.packet, (), parcel.shard(), [rows], narrow, order, parcel.owner())
-
-
-def _ends(parcel: Parcel) -> dict[tuple[int, int], Any] | None:
-    """For each stream and shard how many records it has, if that is known by now."""
-    packet = parcel.packet
-    given: Sequence[Any]
-    if packet.last:
-        given = packet.ends(parcel.operands)
-    elif all(stream.total is not None for stream in packet.streams):
-        given = [np.asarray(stream.total) for stream in packet.streams]
-    else:
-        return None
-    ends = {}
-    for number, (stream, end) in enumerate(zip(packet.streams, given, strict=True)):
-        if not stream.shards:
-            ends[number, 0] = end
-            continue
-        for shard in range(math.prod(stream.shards)):
-            ends[number, shard] = end[..., shard] if packet.last else end
-    return ends
-
-
-def _places(parcel: Parcel) -> Places:
-    packet, lanes = parcel.packet, math.prod(parcel.lanes)
-    rows, over = packet.rows(parcel.operands), packet.rows(list(parcel.over_lanes()))
-    uniform = not any(o.order or o.gate for o in over)
-    columns = []
-    for number, r in enumerate(rows):
-        real = _mask(r)
-        if uniform:
-            row = np.flatnonzero(real)
-            lane, place = np.full(len(row), -1), r.order[row]
-        else:
-            shape = (lanes, r.order.shape[-1])
-            lane, row = np.nonzero(np.broadcast_to(real, shape))
-            place = np.broadcast_to(r.order, shape)[lane, row]
-        columns.append((place.astype(np.int64), np.full(len(row), number), row, lane))
-    if not columns:
-        return Places(*[np.zeros(0, np.int64)] * 4)
-    places = Places(*map(np.concatenate, zip(*columns, strict=True)))
-    return places.only(np.lexsort((places.lane, places.place)))
-
-
-def _mask(rows: Any) -> Any:
-    """Which rows are real."""
-    number = rows.order.shape[-1]
-    if rows.gate is None:
-        return np.ones(number, bool)
-    if rows.gate.dtype == bool:
-        return rows.gate
-    return np.arange(number) < rows.gate[..., None]
-
-
-def _batch(parcel: Parcel, places: Places) -> Batch:
-    packet = parcel.packet
-    order = list(zip(places.site.tolist(), places.row.tolist(), places.lane.tolist(), strict=True))
-    over = [each.arrays for each in packet.rows(list(parcel.over_lanes()))]
-    rows = packet.rows(parcel.operands)
-    return Batch(packet, parcel.lanes, parcel.shard(), rows, over, order, parcel.owner())
 
 
 def _reset() -> None:

@@ -11,13 +11,14 @@ from collections.abc import Callable, Sequence
 import jax.numpy as jnp
 
 from logax._compat import Array
-from logax._delivery.calls import batch_of, forget
+from logax._delivery.calls import forget
 from logax._delivery.emit import emit, shard_here
 from logax._delivery.packets import Packet, Parcel, Rows, Site, Stream
+from logax._delivery.places import batch_of
 from logax._delivery.routes import Batch
 from logax._delivery.troubles import troubles
 from logax._delivery.worker import worker
-from logax._log import LogSpec
+from logax._entries import LogSpec
 
 
 def send(

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from logax._delivery.packing import Packing
-from logax._log import Leaf, LogSpec
+from logax._entries import ONE_ARRAY, Leaf, LogSpec
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Site:
     def plain(self) -> bool:
         """Whether every value is one array."""
         return all(
-            entry.structure == _ONE_ARRAY and not entry.leaves[0].key_impl
+            entry.structure == ONE_ARRAY and not entry.leaves[0].key_impl
             for entry in self.spec.entries
         )
 
@@ -66,8 +66,7 @@ def _value(leaf: Leaf, x: Any) -> Any:
     return jax.random.wrap_key_data(x, impl=leaf.key_impl) if leaf.key_impl else x
 
 
-_ONE_ARRAY = jax.tree.structure(0)
-_OBJECTS = 512
+OBJECTS = 512  # bytes that Python needs for the objects of a record or parcel
 
 
 class Rows(NamedTuple):
@@ -222,7 +221,7 @@ class Parcel(NamedTuple):
 
     def size(self) -> int:
         """Bytes, with what Python needs for objects."""
-        return _OBJECTS + sum(int(x.nbytes) for x in self.operands)
+        return OBJECTS + sum(int(x.nbytes) for x in self.operands)
 
     def spread(self) -> Parcel:
         """The same with all lanes as one axis in front of those that vary over any."""

@@ -12,84 +12,23 @@ is walked in place: whoever traces compiles.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import sys
 import types
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import jax
 import numpy as np
 
 from logax import _compat
-from logax._compat import Array, Jaxpr, Tree
+from logax._compat import Array, Tree
+from logax._errors import received
 from logax._harvest import references
 from logax._harvest.arguments import Fixed, Named, in_modules, is_array, static_arguments
 from logax._harvest.programs import programs_of, weakly
-from logax._log import is_listening, listening, silence
-
-
-@dataclasses.dataclass(frozen=True)
-class Traced:
-    """A user's function traced with its logs bound.
-
-    Attributes:
-      jaxpr: The program.
-      args: Its arguments.
-      listening: Whether there is a harvest outside that sees what this one leaves.
-      ledger: The key and the site of every log that was bound while tracing.
-      ticket: What gives calls their numbers, where they have any.
-      number: The number of the call, where it is known before the program runs.
-      owner: The number of who owns its records, if they have an owner.
-      notes: What the harvest says of the program: "silent" if it makes no use of the number.
-    """
-
-    jaxpr: Jaxpr
-    args: Sequence[Array]
-    listening: bool
-    ledger: frozenset[tuple[str, str]]
-    ticket: Any = None
-    number: Array | None = None
-    owner: Array | None = None
-    notes: set[str] = dataclasses.field(default_factory=set)
-
-
-class Ticket(Protocol):
-    """Numbers for calls whose records leave the program while it runs."""
-
-    @property
-    def owner(self) -> Array | None:
-        """The number of who owns the records, an array or a tracer; None if nobody does."""
-
-    def check(self) -> None:
-        """Raise what went wrong in earlier calls."""
-
-    def begin(self) -> int:
-        """The number of a new call."""
-
-    def begin_inside(self) -> int:
-        """The number of a new call, while the program runs that it is part of."""
-
-    def started(self, number: int, result: Tree) -> None:
-        """The program of this call runs, and this will be its result."""
-
-    def forget(self, number: int) -> None:
-        """There will be no records of this call."""
-
-
-class Harvester(NamedTuple):
-    """What a harvest does with a traced function.
-
-    Attributes:
-      name: What the user calls it.
-      run: Given the function and the options, returns the function's results, and the logs or None.
-      bind_logs: Whether logs are bound while tracing.
-    """
-
-    name: str
-    run: Callable[[Traced, Any], tuple[Sequence[Array], Any]]
-    bind_logs: bool = True
+from logax._harvest.results import Partly, Silent
+from logax._harvest.tracing import About, Harvester, Ticket, run_harvest
 
 
 class Harvested:
@@ -144,15 +83,15 @@ class Harvested:
             return self._updating(self._given(args, kwargs))
         ticket = self._ticket
         result = program(*leaves) if ticket is None else _numbered(program, ticket, leaves)
-        return result.restored() if type(result) is _Partly else result
+        return result.restored() if type(result) is Partly else result
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Harvested) or self._key != other._key:
             return False
         one, two = self._fun, other._fun
+        same_fun = one is two or (isinstance(one, types.MethodType) and one == two)
         same_owner = all(a is b for a, b in zip(self._owner, other._owner, strict=False))
-        same_owner = same_owner and self._ticket == other._ticket
-        return same_owner and (one is two or (isinstance(one, types.MethodType) and one == two))
+        return same_fun and same_owner and self._ticket == other._ticket
 
     def __hash__(self) -> int:
         fun = self._fun
@@ -187,8 +126,8 @@ class Harvested:
             if not isinstance(x, Hashable):
                 raise TypeError(
                     f"`{self._harvester.name}` takes static arguments that can be hashed, since "
-                    f"what is compiled is kept by them, and got {x!r} of type "
-                    f"`{type(x).__name__}`. Close over it, or give it a `__hash__`."
+                    f"what is compiled is kept by them, and got {received(x)}. Close over it, or "
+                    "give it a `__hash__`."
                 )
         moving = [x for i, x in enumerate(leaves) if i not in static]
         return moving, (structure, tuple((i, Fixed(x)) for i, x in static.items()))
@@ -200,8 +139,8 @@ class Harvested:
         leaves, structure = jax.tree.flatten(given)
         moving = [i for i, x in enumerate(leaves) if isinstance(x, jax.core.Tracer)]
         owner = None if self._ticket is None else self._ticket.owner
-        about = _About(self._harvester, self._options, self._ticket, owner=owner)
-        return _harvest(about, self._fun, leaves, structure, moving)
+        about = About(self._harvester, self._options, self._ticket, owner=owner)
+        return run_harvest(about, self._fun, leaves, structure, moving)
 
     def _program(self, given: Tree) -> Any:
         """What runs for one structure and set of static leaves. It holds the function weakly."""
@@ -216,15 +155,15 @@ class Harvested:
         owned = self._ticket is not None and self._ticket.owner is not None
 
         def run(*dynamic: Array) -> Any:
-            about = _About(harvester, options)
+            about = About(harvester, options)
             if numbered:
                 about.number, dynamic = dynamic[0], dynamic[1:]
             if owned:
                 about.owner, dynamic = dynamic[0], dynamic[1:]
             every = {**fixed, **dict(zip(moving, dynamic, strict=True))}
             ordered = [every[i] for i in range(structure.num_leaves)]
-            result = _Partly.of(_harvest(about, fun(), ordered, structure, moving))
-            return _Silent(result) if "silent" in about.notes else result
+            result = Partly.of(run_harvest(about, fun(), ordered, structure, moving))
+            return Silent(result) if "silent" in about.notes else result
 
         run.__name__ = run.__qualname__ = getattr(self._fun, "__name__", type(self._fun).__name__)
         donated = Named(*_compat.jit_arguments(self._fun).donated).marked(given, len(self._owner))
@@ -257,122 +196,12 @@ def _numbered(program: Any, ticket: Ticket, leaves: Sequence[Any]) -> Any:
             # It came while the host took in a record, in the thread that runs the program.
             raise KeyboardInterrupt from error
         raise
-    if type(result) is _Silent:
+    if type(result) is Silent:
         ticket.forget(number)
         return result.result
     ticket.started(number, result)
     return result
 
 
-@dataclasses.dataclass
-class _About:
-    """What is harvested how: the harvest, its options, the numbers of the call and its owner."""
-
-    harvester: Harvester
-    options: Any
-    ticket: Ticket | None = None
-    number: Array | None = None
-    owner: Array | None = None
-    notes: set[str] = dataclasses.field(default_factory=set)
-
-
-def _harvest(
-    about: _About,
-    fun: Any,
-    leaves: Sequence[Any],
-    structure: Any,
-    moving: Sequence[int],
-) -> Any:
-    """Trace with the leaves at `moving` traced and all others as they are, and harvest."""
-    returned: list[tuple[Any, list[Any], list[int]]] = []
-
-    def traced(*dynamic: Array) -> list[Array]:
-        every = list(leaves)
-        for i, x in zip(moving, dynamic, strict=True):
-            every[i] = x
-        tree_fun, args, kwargs = jax.tree.unflatten(structure, every)
-        out = (fun if tree_fun is None else tree_fun)(*args, **kwargs)
-        results, tree = jax.tree.flatten(out)
-        places = [i for i, x in enumerate(results) if isinstance(x, jax.core.Tracer)]
-        # A tracer that is kept is a leak to JAX.
-        returned.append((tree, [None if i in places else x for i, x in enumerate(results)], places))
-        return [results[i] for i in places]
-
-    harvester = about.harvester
-    ledger: set[tuple[str, str]] = set()
-    outer = is_listening()
-    dynamic = [leaves[i] for i in moving]
-    with listening(ledger) if harvester.bind_logs else silence():
-        try:
-            jaxpr, _ = _compat.trace(traced, *dynamic)
-        except _NEEDS_A_NUMBER as error:
-            error.add_note(
-                f"`{harvester.name}` traces the numbers among the arguments. Name those that the "
-                f"program is made by: `{harvester.name}(f, static_argnames=...)`."
-            )
-            raise
-    given = (about.ticket, about.number, about.owner, about.notes)
-    harvest = Traced(jaxpr, dynamic, outer, frozenset(ledger), *given)
-    results, logs = harvester.run(harvest, about.options)
-    tree, out, places = returned[-1]
-    for place, x in zip(places, results, strict=True):
-        out[place] = x
-    rebuilt = jax.tree.unflatten(tree, out)
-    return rebuilt if logs is None else (rebuilt, logs)
-
-
-@jax.tree_util.register_pytree_node_class
-class _Partly:
-    """A result of which some leaves are no arrays: those stand in its structure, as they are."""
-
-    def __init__(self, arrays: list[Any], static: tuple[Any, ...]) -> None:
-        self.arrays, self.static = arrays, static
-
-    @staticmethod
-    def of(result: Tree) -> Tree:
-        """The result as a compiled function can return it."""
-        leaves, structure = jax.tree.flatten(result)
-        kept = {i: x for i, x in enumerate(leaves) if not isinstance(x, jax.Array)}
-        if not kept:
-            return result
-        arrays = [x for i, x in enumerate(leaves) if i not in kept]
-        return _Partly(arrays, (structure, tuple((i, Fixed(x)) for i, x in kept.items())))
-
-    def restored(self) -> Tree:
-        """The result as it was."""
-        structure, kept = self.static
-        others = iter(self.arrays)
-        fixed = {i: x.value for i, x in kept}
-        every = (fixed[i] if i in fixed else next(others) for i in range(structure.num_leaves))
-        return jax.tree.unflatten(structure, every)
-
-    def tree_flatten(self) -> tuple[list[Any], tuple[Any, ...]]:
-        return self.arrays, self.static
-
-    @classmethod
-    def tree_unflatten(cls, static: tuple[Any, ...], arrays: Sequence[Any]) -> _Partly:
-        return cls(list(arrays), static)
-
-
-@jax.tree_util.register_pytree_node_class
-class _Silent:
-    """The result of a program that makes no use of the number of its call."""
-
-    def __init__(self, result: Tree) -> None:
-        self.result = result
-
-    def tree_flatten(self) -> tuple[tuple[Tree], None]:
-        return (self.result,), None
-
-    @classmethod
-    def tree_unflatten(cls, _: None, children: tuple[Tree]) -> _Silent:
-        return cls(children[0])
-
-
-_NEEDS_A_NUMBER = (
-    jax.errors.ConcretizationTypeError,
-    jax.errors.TracerArrayConversionError,
-    jax.errors.TracerIntegerConversionError,
-)
 _UPDATES_IN_PLACE = object()
 _PLAIN_TYPES = {_compat.ConcreteArray, int, float, complex}

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from logax._compat import Aval, varying_axes
-from logax._log import Entry, LogSpec
+from logax._entries import Entry, LogSpec
 
 Census = dict[str, "Tally"]
 
@@ -179,7 +179,7 @@ def _agreed(one: Tally, two: Tally) -> tuple[Tally, Tally]:
             f"{two.sites[0]}, or the other way round. Log them under different keys."
         )
     pairs = zip(one.entry.leaves, one.leaves, two.leaves, strict=True)
-    leaves = tuple(_joined(leaf.name, a, b, one, two) for leaf, a, b in pairs)
+    leaves = tuple(_joined(f"`{leaf.name}`", a, b, one, two) for leaf, a, b in pairs)
     steps = {**two.steps, **one.steps}
     for name in one.steps.keys() & two.steps.keys():
         steps[name] = _joined(
@@ -204,7 +204,6 @@ def _joined(
     name: str, one: jax.ShapeDtypeStruct, two: jax.ShapeDtypeStruct, first: Tally, second: Tally
 ) -> jax.ShapeDtypeStruct:
     where = f"{_text(one)} at {first.sites[0]} and {_text(two)} at {second.sites[0]}"
-    name = name if name.startswith("the step") else f"`{name}`"
     if one.shape != two.shape:
         raise TypeError(
             f"{name} is logged with different shapes: {where}. Log them under different keys, or "

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from logax._compat import Array
-from logax._log import Entry, LogSpec
+from logax._entries import Entry, LogSpec
 from logax._logdict import matches
 
 Names = str | Iterable[str] | None

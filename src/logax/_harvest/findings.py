@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from logax._entries import LogSpec
 from logax._errors import warn_user
 from logax._harvest.choice import Choice
-from logax._log import LogSpec
 from logax._logdict import matches
 
 

@@ -13,9 +13,9 @@ from typing import Any
 
 from jax.tree_util import treedef_tuple
 
+from logax._entries import Leaf
 from logax._harvest.census import Census, Tally
 from logax._harvest.storage import Column
-from logax._log import Leaf
 
 
 @dataclasses.dataclass(frozen=True)

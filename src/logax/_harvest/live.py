@@ -22,9 +22,10 @@ from logax._delivery.packets import Parcel, Site
 from logax._delivery.records import record
 from logax._delivery.routes import Batch, Route, Takes
 from logax._delivery.troubles import DeliveryError
+from logax._entries import LogSpec
 from logax._harvest.choice import Choice, Names
 from logax._harvest.findings import Findings
-from logax._log import LogSpec, bound_by
+from logax._log import bound_by
 
 
 class StreamedLive(Protocol):

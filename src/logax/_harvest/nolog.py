@@ -12,7 +12,8 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from logax._compat import Array
-from logax._harvest.call import Harvested, Harvester, Traced
+from logax._harvest.call import Harvested
+from logax._harvest.tracing import Harvester, Traced
 from logax._harvest.walker import Frame, Silent, walk
 from logax._log import silence
 

@@ -17,21 +17,10 @@ from logax._compat import Array
 from logax._delivery.direct import receive_whole, send_rows
 from logax._delivery.emit import lanes_of
 from logax._delivery.packets import Parcel, Rows
-from logax._harvest.call import Harvested, Harvester, Ticket, Traced
+from logax._entries import LogSpec, entry_of
 from logax._harvest.spool import Options, spooled
-from logax._log import LogSpec, entry_of
+from logax._harvest.tracing import Harvester, Traced
 from logax._logdict import logdict
-
-
-def sent(
-    fun: Callable[..., Any],
-    ticket: Ticket,
-    options: Options,
-    static_argnums: int | Sequence[int] | None,
-    static_argnames: str | Sequence[str] | None,
-) -> Callable[..., Any]:
-    """The function, with its logs going where the ticket says when it ends."""
-    return Harvested(fun, _HARVESTER, options, static_argnums, static_argnames, ticket)
 
 
 def send_logs(
@@ -87,4 +76,4 @@ def _sent(traced: Traced, options: Options) -> tuple[Sequence[Array], None]:
     return results, None
 
 
-_HARVESTER = Harvester("spool", _sent)
+SENDING = Harvester("spool", _sent)

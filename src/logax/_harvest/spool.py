@@ -19,7 +19,7 @@ from logax._checks import as_names, as_text, at_least_one
 from logax._compat import Array, Equation, Tree, laid_with
 from logax._harvest import census as counting
 from logax._harvest.arguments import Fixed
-from logax._harvest.call import Harvested, Harvester, Traced
+from logax._harvest.call import Harvested
 from logax._harvest.census import Census, Tally
 from logax._harvest.choice import Choice, Names, leave
 from logax._harvest.findings import Findings
@@ -37,6 +37,7 @@ from logax._harvest.storage import (
     started,
     value_of,
 )
+from logax._harvest.tracing import Harvester, Traced
 from logax._harvest.walker import Frame, Harvest, walk
 from logax._logdict import logdict, matches
 from logax._reduce import Record, RecordReducer

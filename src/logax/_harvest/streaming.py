@@ -23,6 +23,7 @@ from logax._delivery.calls import receive
 from logax._delivery.emit import emit
 from logax._delivery.packets import Packet, Rows, Site, Stream
 from logax._delivery.worker import worker
+from logax._entries import Entry, LogSpec
 from logax._harvest import census as counting
 from logax._harvest.buffer import Buffer, number_of_real
 from logax._harvest.census import Census, Tally
@@ -31,7 +32,6 @@ from logax._harvest.control import any_lane_p
 from logax._harvest.findings import Findings
 from logax._harvest.storage import Block, Single, cut_off
 from logax._harvest.walker import Frame, Harvest
-from logax._log import Entry, LogSpec
 
 PLACE = "\0place"  # as no step is called
 

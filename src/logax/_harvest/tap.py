@@ -16,9 +16,10 @@ from logax._delivery.emit import lanes_of, opened, shard_here
 from logax._delivery.records import record
 from logax._delivery.routes import Route, Takes
 from logax._delivery.troubles import troubles
-from logax._harvest.call import Harvested, Harvester, Traced
+from logax._harvest.call import Harvested
 from logax._harvest.choice import Choice, Names
 from logax._harvest.streaming import Given, Options, Tap
+from logax._harvest.tracing import Harvester, Traced
 from logax._harvest.walker import Frame, walk
 
 
@@ -73,7 +74,7 @@ def tap(
     one_of("tap", "on_error", on_error, ("raise", "warn"))
     ticket = Ticket(Route(print if callback is None else callback, lanes, on_error))
     options = tap_options(argnames, tags, interval, prefix, keep_logs, buffer)
-    return streamed(fun, ticket, options, static_argnums, static_argnames)
+    return Harvested(fun, STREAMING, options, static_argnums, static_argnames, ticket)
 
 
 def tap_options(
@@ -93,17 +94,6 @@ def tap_options(
         at_least_one("tap", "buffer", buffer),
         owned,
     )
-
-
-def streamed(
-    fun: Callable[..., Any],
-    ticket: Ticket,
-    options: Options,
-    static_argnums: int | Sequence[int] | None,
-    static_argnames: str | Sequence[str] | None,
-) -> Callable[..., Any]:
-    """The function with its logs on their way to where the ticket says."""
-    return Harvested(fun, _HARVESTER, options, static_argnums, static_argnames, ticket)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,4 +145,4 @@ def _tapped(traced: Traced, options: Options) -> tuple[list[Array], None]:
     return results, None
 
 
-_HARVESTER = Harvester("tap", _tapped)
+STREAMING = Harvester("tap", _tapped)

@@ -26,10 +26,11 @@ from jax.extend import core as jex
 
 from logax import _compat
 from logax._compat import Array, Equation, Jaxpr, Tree
+from logax._entries import LogSpec
 from logax._harvest import census as counting
 from logax._harvest.census import Census
 from logax._harvest.storage import Block, Single, Store, joined
-from logax._log import LogSpec, bind_again, is_harvested, is_listening, listening, log_p
+from logax._log import bind_again, is_harvested, is_listening, listening, log_p
 
 
 class Rule(NamedTuple):

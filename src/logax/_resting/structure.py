@@ -140,17 +140,22 @@ def parts_of(node: Node, parts: Parts = ()) -> Iterator[Parts]:
         yield from parts_of(child, (*parts, str(key)))
 
 
-def filled(node: Node, leaves: Iterator[Any]) -> Tree:
-    """The tree, of Python's own types, with these leaves in order."""
+def filled(
+    node: Node, leaves: Iterator[Any], namespace: Callable[..., Any] = SimpleNamespace
+) -> Tree:
+    """The tree, of Python's own types, with these leaves in order.
+
+    What a class with attributes becomes is made by `namespace`, which is called with them.
+    """
     if node[0] == "leaf":
         return next(leaves)
     if node[0] == "none":
         return None
-    children = [(key, filled(child, leaves)) for key, child in children_of(node)]
+    children = [(key, filled(child, leaves, namespace)) for key, child in children_of(node)]
     if node[0] == "dict":
         return dict(children)
     if node[0] == "namespace":
-        return SimpleNamespace(**dict(children))
+        return namespace(**dict(children))
     values = [value for _, value in children]
     return values if node[0] == "list" else tuple(values)
 

@@ -64,9 +64,7 @@ def is_alive(path: str) -> bool:
         if fcntl is None:
             return True
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)  # which others who look may have too
-    except BlockingIOError:
-        return True
-    except OSError:
+    except OSError:  # its writer has it, or the file system has no locks
         return True
     finally:
         os.close(fd)

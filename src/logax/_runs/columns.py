@@ -156,16 +156,14 @@ class _Frame:
     """Where the records of each piece go."""
 
     def __init__(self, pieces: Sequence[Piece], first: int) -> None:
-        cells = {cell for piece in {piece.cells: piece for piece in pieces} for cell in piece}
+        sets = dict.fromkeys(piece.cells for piece in pieces)
+        cells = {cell for own in sets for cell in own}
         rank = len(pieces[0].cells[0])
         grid = [max(cell[axis] for cell in cells) + 1 for axis in range(rank)]
         if first:
             grid[0] = first
         self._check(math.prod(grid), len(cells))
-        self._numbers = {
-            piece.cells: self._flat(piece.cells, grid)
-            for piece in {piece.cells: piece for piece in pieces}.values()
-        }
+        self._numbers = {own: self._flat(own, grid) for own in sets}
         counts = np.zeros(math.prod(grid), np.int64)
         self._spans = [self._span(piece, counts) for piece in pieces]
         narrow = counts.astype(np.int32) if counts.max(initial=0) < 2**31 else counts

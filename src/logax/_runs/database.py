@@ -98,10 +98,8 @@ def opened(path: str) -> Iterator[sqlite3.Connection]:
             yield connection
     except RunsError:
         raise
-    except (sqlite3.Error, sqlite3.Warning, OSError, RecursionError) as error:
+    except (sqlite3.Error, sqlite3.Warning, OSError, RecursionError, ValueError) as error:
         raise _unreadable(path, str(error) or type(error).__name__) from error
-    except ValueError as error:
-        raise _unreadable(path, str(error)) from error
 
 
 def _unreadable(path: str, why: str) -> RunsError:

@@ -16,7 +16,7 @@ import dataclasses
 import functools
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -25,7 +25,7 @@ import numpy as np
 
 from logax._resting.dtypes import Kind, kind_named, kind_of
 from logax._resting.errors import StorageError
-from logax._resting.structure import Node, checked, children_of, count_of, outlined
+from logax._resting.structure import Node, checked, count_of, filled, outlined
 from logax._runs.errors import RunsError
 from logax._runs.packing import Plan, planned
 from logax._show import HistogramBins, ImagePixels
@@ -84,7 +84,7 @@ class Key:
             made, number = _SHOWN[show]
             return made(*(next(given) for _ in range(number)))
 
-        return _filled(self.outline, map(leaf, self.shows))
+        return filled(self.outline, map(leaf, self.shows), namespace=dict)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -235,15 +235,3 @@ def _text(text: Any) -> str:
     if not isinstance(text, str):
         raise ValueError("a layout has a name that is no text")
     return text
-
-
-def _filled(node: Node, leaves: Iterator[Any]) -> Any:
-    if node[0] == "leaf":
-        return next(leaves)
-    if node[0] == "none":
-        return None
-    children = [(key, _filled(child, leaves)) for key, child in children_of(node)]
-    if node[0] in ("dict", "namespace"):
-        return dict(children)
-    values = [value for _, value in children]
-    return values if node[0] == "list" else tuple(values)

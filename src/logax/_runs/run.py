@@ -177,9 +177,7 @@ class Run(Mapping[str, Any]):
 
     def parts(self, key: str) -> list[Logs]:
         """The records of a key whose shape or structure has changed, as one logdict for each."""
-        found = self._pieces(lambda name: name == key)
-        groups = alike(found[key]) if found else self._missing(key)
-        return [as_logdict({key: joined(group, {})}) for group in groups]
+        return [as_logdict({key: joined(group, {})}) for group in self._groups(key)]
 
     def to_pandas(self, key: str | None = None) -> Any:
         """A `pandas.DataFrame` of one key or of all: see `logdict.to_pandas`."""
@@ -190,11 +188,15 @@ class Run(Mapping[str, Any]):
         return self.logdict(*(() if key is None else (key,))).to_xarray()
 
     def _column(self, key: str) -> Column:
-        found = self._pieces(lambda name: name == key)
-        groups = alike(found[key]) if found else self._missing(key)
+        groups = self._groups(key)
         if len(groups) > 1:
             raise changed(key, groups)
         return joined(groups[0], {})
+
+    def _groups(self, key: str) -> list[list[Piece]]:
+        """The records of a key, those together that can be one array."""
+        found = self._pieces(lambda name: name == key)
+        return alike(found[key]) if found else self._missing(key)
 
     def _pieces(self, wanted: Callable[[str], bool]) -> dict[str, list[Piece]]:
         """By key its records, in the order of time."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import ItemsView, Iterable, Iterator, Mapping, Sequence, ValuesView
-from typing import Any
+from typing import Any, NoReturn
 
 from logax._columns.views import listed
 from logax._errors import warn_user
@@ -111,9 +111,9 @@ class Runs(Mapping[str, Run]):
         return list(found)
 
     def find(self, text: str) -> Run:
-        """The run with this id or name, or whose id begins so; `"last"` is the newest.
+        """The run with this id or name, or whose id begins so.
 
-        Of several runs with the same name the newest of all is `"last"`, unless one is called so.
+        `"last"` is the newest of all, unless a run is called so.
 
         Raises:
           ValueError: There is none, or more than one. The message lists what there is.
@@ -235,7 +235,7 @@ class Runs(Mapping[str, Run]):
                 found += pieces_of(look, look.members(which), cell, lambda name: name == key)
         return found
 
-    def _missing(self, name: Any, runs: Mapping[str, Any]) -> None:
+    def _missing(self, name: Any, runs: Mapping[str, Any]) -> NoReturn:
         keys = self.logged()
         if keys:
             raise KeyError(

@@ -27,7 +27,7 @@ NAME = "MLflowLogger"
 
 _LONGEST_NAME = 250
 _LONGEST_PARAM = 6000
-TAG_PIECE = 5000  # characters; what servers of all versions take
+TAG_LENGTH = 5000  # characters; what servers of all versions take
 _PATIENCE = 10.0  # seconds until a server that does not answer is taken for none
 
 _FOREIGN = re.compile(r"[^/\w.\- ]")
@@ -80,8 +80,8 @@ def params_of(info: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, str]]:
 
 def pieces(name: str, text: str) -> Iterator[tuple[str, str]]:
     """A text of any length as tags."""
-    for number, start in enumerate(range(0, len(text), TAG_PIECE)):
-        yield f"{name}.{number}", text[start : start + TAG_PIECE]
+    for number, start in enumerate(range(0, len(text), TAG_LENGTH)):
+        yield f"{name}.{number}", text[start : start + TAG_LENGTH]
 
 
 def check_reachable(uri: str) -> None:

@@ -21,6 +21,7 @@ from logax._extras import imported
 from logax.loggers._numbers import Part, Picture, as_bytes, flat_info, png
 from logax.loggers._numbers.info import Plain, value_text
 from logax.loggers._search import given_name
+from logax.loggers._text.cells import encoded
 from logax.loggers._text.files import append
 from logax.loggers.sink import RunInfo
 
@@ -166,7 +167,7 @@ class EventFile:
 
 def _text(name: str) -> str:
     """Any string of Python's as UTF-8 takes it."""
-    return name.encode("utf-8", "backslashreplace").decode()
+    return encoded(name).decode()
 
 
 def _set(hyperparameter: Any, value: Plain) -> None:

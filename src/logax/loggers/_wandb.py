@@ -15,6 +15,7 @@ import numpy as np
 from logax._errors import add_note
 from logax._extras import imported
 from logax.loggers._numbers import Part, as_bytes
+from logax.loggers._text.cells import encoded
 
 _COUNT = "records"  # the x-axis of keys without a step
 _RESERVED = ("_step", "_timestamp", "_runtime", "_wandb")
@@ -85,7 +86,7 @@ class WandbRun:
 
 def _own_name(name: str) -> str:
     """The name, unless it is W&B's, or is no text that can be sent."""
-    name = name.encode("utf-8", "backslashreplace").decode()
+    name = encoded(name).decode()
     return f"key/{name}" if name in _RESERVED else name
 
 

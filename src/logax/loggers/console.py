@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-from logax._checks import as_names, at_least
+from logax._checks import as_names, at_least, check_file
 from logax._extras import imported
 from logax.loggers._console.sink import ConsoleSink, can_redraw
 from logax.loggers._shell.logger import Logger
@@ -69,8 +69,7 @@ class ConsoleLogger(Logger):
         window: int = 100,
     ) -> None:
         names = as_names("keys", keys)
-        if file is not None and not hasattr(file, "write"):
-            raise TypeError(f"`{_NAME}` takes a `file` to write to, and got {file!r}.")
+        check_file(_NAME, file)
         refresh = at_least(1, _NAME, "refresh", refresh)
         window = at_least(1, _NAME, "window", window)
         if can_redraw(sys.stderr if file is None else file):

@@ -45,7 +45,7 @@ class CSVLogger(Logger):
 
     **Sharing.** Any number of processes may write to one file: each adds rows, and columns, under a
     lock. A row that a killed process left unfinished is removed. Rows are in the hands of the
-    system about once a second, and survive the end of the process.
+    system about twice a second, and survive the end of the process.
 
     Args:
       path: The file. It is made, with the folders above it, if there is none; one that a

@@ -48,7 +48,7 @@ class JSONLLogger(Logger):
 
     **Sharing.** Any number of processes may write to one file: lines are added to its end, under a
     lock. A line that a killed process left unfinished stays as it is, on a line of its own. Lines
-    are in the hands of the system about once a second, and survive the end of the process.
+    are in the hands of the system about twice a second, and survive the end of the process.
 
     Args:
       path: The file. It is made, with the folders above it, if there is none; one that a
@@ -71,8 +71,8 @@ class JSONLSink(TextSink):
 
     logger_name = "JSONLLogger"
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        super().__init__(path)
+    def _reset(self) -> None:
+        super()._reset()
         self._lines: list[str] = []
         self._records = 0  # among the lines
 

@@ -14,6 +14,7 @@ from logax._errors import received
 from logax._extras import imported
 from logax.loggers._mlflow import (
     NAME,
+    TAG_LENGTH,
     check_reachable,
     mlflow_name,
     params_of,
@@ -257,14 +258,14 @@ class MLflowSink(Sink):
             for name, column in zip(table.names, columns, strict=True):
                 own = mlflow_name(name)
                 if was_cut(own, name):
-                    self._tell(run, f"logax.name.{own[-64:]}", name[:5000])
+                    self._tell(run, f"logax.name.{own[-64:]}", name[:TAG_LENGTH])
                 waiting += [
                     metric(own, value, moment, step)
                     for value, moment, step in zip(column, self._moments(x), x, strict=True)
                 ]
         left_out = sorted(picture.name for picture in (*part.histograms, *part.images))
         if left_out:
-            self._tell(run, "logax.left_out", ", ".join(left_out)[:5000])
+            self._tell(run, "logax.left_out", ", ".join(left_out)[:TAG_LENGTH])
 
     def _moments(self, steps: Sequence[float]) -> list[int]:
         """A time for each step of a metric: a later one where the steps do not go forward.

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from logax._bars import Bar
-from logax._checks import as_names, at_least
+from logax._checks import as_names, at_least, check_file
 from logax._delivery.control import flush
 from logax._delivery.records import record
 from logax.loggers._progress.lanes import Lanes
@@ -74,8 +74,7 @@ class ProgressLogger:
                 f"`ProgressLogger` takes as `step` the name of a step, and got {step!r}. "
                 'Write `log(..., update=i)` and `ProgressLogger(step="update")`.'
             )
-        if file is not None and not hasattr(file, "write"):
-            raise TypeError(f"`ProgressLogger` takes a `file` to write to, and got {file!r}.")
+        check_file("ProgressLogger", file)
         self._step, self._file = step, file
         self._patterns = as_names("show", show) or ()
         self._lock = threading.Lock()

@@ -22,7 +22,7 @@ class SaveLogger(Logger):
         logax.load("runs").find("first")["loss"]
 
     Each process writes one SQLite file of its own, so that any number of them may share a folder;
-    one that is forked makes another. What was flushed, about once a second, survives whatever
+    one that is forked makes another. What was flushed, about twice a second, survives whatever
     happens to the process. Where the disk is full the error says what is safe; the rest waits in
     memory, and is written when there is room.
 

@@ -49,7 +49,7 @@ class TensorBoardLogger(Logger):
     one in common. A run that goes on does so in its folder. What was given to `init` is there as
     text and as hyperparameters.
 
-    **Safety.** Records are in the hands of the system about once a second, and survive the end of
+    **Safety.** Records are in the hands of the system about twice a second, and survive the end of
     the process. Files are not kept open: hundreds of runs are fine.
 
     Args:

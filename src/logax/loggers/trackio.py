@@ -13,7 +13,7 @@ from logax._extras import imported
 from logax.loggers._numbers import Axis, Part
 from logax.loggers._search import given_name, one_run
 from logax.loggers._shell.logger import Logger
-from logax.loggers._text.cells import as_json
+from logax.loggers._text.cells import as_json, encoded
 from logax.loggers.sink import Portion, RunInfo, Sink
 
 _NAME = "TrackioLogger"
@@ -205,7 +205,7 @@ def _rows(part: Part, stream: int) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def _own_name(name: str) -> str:
-    name = name.encode("utf-8", "backslashreplace").decode()  # JSON has no lone surrogates
+    name = encoded(name).decode()  # JSON has no lone surrogates
     return f"__{name}" if name in _OURS or name.startswith("__") else name
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 POINTS = 2000  # of a line, about: more cannot be told apart
 WIDTH, HEIGHT, MARGIN = 8.0, 2.0, 0.5  # inches: of the figure, of a panel, of the step axis
-LARGEST = 1e300  # that axes can be made for
+LARGEST = 1e300  # that axes can be made for: beyond that distances overflow
 FEW = 50  # points that are shown one by one
 
 Numbers = np.ndarray[Any, Any]

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from logax._checks import check_file
 from logax._compat import Tree
 from logax._errors import received
 from logax._schedule import Schedule
@@ -31,8 +32,7 @@ class PrintLogger(EnteredLogger):
         self, view: Callable[[Any], Tree], schedule: int | Schedule, *, file: Any = None
     ) -> None:
         super().__init__(schedule)
-        if file is not None and not hasattr(file, "write"):
-            raise TypeError(f"`PrintLogger` takes a `file` to write to, and got {received(file)}.")
+        check_file("PrintLogger", file)
         self._view, self._file = checked_view("PrintLogger", view), file
         self._write = importlib.import_module("tqdm.auto").tqdm.write
 

@@ -11,13 +11,9 @@ waits for that very thread.
 from __future__ import annotations
 
 import collections
-import importlib
-import io
 import os
-import sys
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -32,11 +28,12 @@ from logax._delivery.forks import renew_after_fork
 from logax._delivery.worker import worker
 from logax._errors import add_note, described, received, warn_user
 from logax._extras import imported
-from logax._files import as_path, check_place, replacing
+from logax._files import as_path
 from logax._schedule import Schedule
 from logax.loop._copies import copied, in_order, is_there, on_their_way
-from logax.loop._drawing import Series, blank, figure_of
+from logax.loop._drawing import Series, figure_of
 from logax.loop._entered import EnteredLogger, checked_view
+from logax.loop._places import Cell, File, notebook
 
 PANELS = 8
 SHARE = 0.1  # of the time that may be spent drawing
@@ -92,8 +89,8 @@ class PlotLogger(EnteredLogger):
 
     def _begin(self) -> None:
         self._lanes = {}
-        shell = _notebook() if self._path is None else None
-        place = _File(self._path or "plot.png") if shell is None else _Cell()
+        shell = notebook() if self._path is None else None
+        place = File(self._path or "plot.png") if shell is None else Cell()
         self._plot = _Plot(place, self._log_scale, self._between)
         place.begin()
 
@@ -152,7 +149,7 @@ class PlotLogger(EnteredLogger):
 class _Plot:
     """The values of one run, and the drawings of them."""
 
-    def __init__(self, place: _File | _Cell, log_scale: Sequence[str], between: float) -> None:
+    def __init__(self, place: File | Cell, log_scale: Sequence[str], between: float) -> None:
         self._place, self._log_scale, self._between = place, log_scale, between
         self.where = place.where
         self._pending: collections.deque[tuple[int, Sequence[str], list[Any]]] = collections.deque()
@@ -230,59 +227,6 @@ class _Plot:
         finally:
             end = time.monotonic()
             self._next = end + max(self._between, (end - begin) * (1 / SHARE - 1))
-
-
-class _File:
-    """A picture in a file."""
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self._format = os.path.splitext(path)[1][1:].lower() or "png"
-        self.where = f" to {path}"
-
-    def begin(self) -> None:
-        """Raise where it cannot be written, and draw once: the first time takes long."""
-        check_place("PlotLogger", self._path)
-        _drawn(blank(), self._format)
-
-    def show(self, figure: Any) -> None:
-        """Replace it."""
-        with replacing("PlotLogger", self._path) as file:
-            file.write(_drawn(figure, self._format))
-
-
-class _Cell:
-    """What is below a cell of a notebook, and changes in place."""
-
-    where = ""
-
-    def __init__(self) -> None:
-        self._id = uuid.uuid4().hex
-        self._display: Any = importlib.import_module("IPython.display")
-
-    def begin(self) -> None:
-        """Take a place below the cell that runs now."""
-        self._display.display(self._image(blank()), display_id=self._id)
-
-    def show(self, figure: Any) -> None:
-        """Change it."""
-        self._display.update_display(self._image(figure), display_id=self._id)
-
-    def _image(self, figure: Any) -> Any:
-        return self._display.Image(data=_drawn(figure, "png"), format="png")
-
-
-def _notebook() -> Any:
-    """The shell of the notebook that this runs in, or None."""
-    package = sys.modules.get("IPython")
-    shell = None if package is None else package.get_ipython()
-    return shell if hasattr(shell, "kernel") else None
-
-
-def _drawn(figure: Any, form: str) -> bytes:
-    file = io.BytesIO()
-    figure.savefig(file, format=form)
-    return file.getvalue()
 
 
 def _lanes_of(name: str, leaf: Any) -> int | None:

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 
 from logax._bars import Bar
-from logax._checks import at_least
+from logax._checks import at_least, check_file
 from logax._errors import described, received
 from logax.loop._copies import is_there, line
 from logax.loop._entered import EnteredLogger, as_step, checked_view, outside
@@ -50,8 +50,7 @@ class TqdmLogger(EnteredLogger):
         super().__init__()
         self._total = at_least(0, "TqdmLogger", "num_steps", num_steps)
         self._initial = at_least(0, "TqdmLogger", "initial", initial)
-        if file is not None and not hasattr(file, "write"):
-            raise TypeError(f"`TqdmLogger` takes a `file` to write to, and got {received(file)}.")
+        check_file("TqdmLogger", file)
         self._file = file
         self._postfix = None if postfix is None else checked_view("TqdmLogger", postfix)
         self._bar: Bar | None = None

@@ -22,8 +22,7 @@ from logax.loggers._console.screen import Paper, screen_on
 from logax.loggers._console.summary import Summary
 from logax.loggers.sink import RunInfo
 
-MOST_KEYS = 8
-"""In one line, unless they were chosen."""
+MOST_KEYS = 8  # in one line, unless they were chosen
 
 
 class Lines:

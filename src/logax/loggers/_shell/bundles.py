@@ -1,7 +1,7 @@
 """Columns that wait until there are enough of them, then given as portions.
 
-Columns of the same keys and streams become one portion, so that a sink is called for a second's
-worth of records and not for each. Of `log` calls that log the same keys in the same shapes the
+Columns of the same keys and streams become one portion, so that a sink is called for all that came
+meanwhile and not for each record. Of `log` calls that log the same keys in the same shapes the
 records are merged in the order of the program. Where calls share a key but differ in others, a
 portion ends when the other call logs the key: every key is in order.
 """

@@ -19,11 +19,12 @@ from logax._delivery.ask import ask
 from logax._delivery.control import flush
 from logax._delivery.emit import shard_here
 from logax._errors import add_note, caller, described, received
+from logax._harvest.call import Harvested
 from logax._harvest.choice import Names
 from logax._harvest.live import live
-from logax._harvest.sending import sent
+from logax._harvest.sending import SENDING
 from logax._harvest.spool import spool_options
-from logax._harvest.tap import streamed, tap_options
+from logax._harvest.tap import STREAMING, tap_options
 from logax._logdict import logdict
 from logax._schedule import Schedule
 from logax.loggers._shell.branch import Branch
@@ -103,7 +104,7 @@ class Logger:
             for each lane.
 
         Raises:
-          TypeError: `key` is none, or `info` holds what cannot be stored.
+          TypeError: `key` is no PRNG key, or `info` holds what cannot be stored.
         """
         self._check_open()
         what = f"{self._name}.init"
@@ -151,7 +152,7 @@ class Logger:
         if isinstance(number, jax.core.Tracer):
             ask(self._finish_inside, [number])
             return
-        runs = self._runs(number)
+        runs = self._owner.open_runs(number)
         flush()
         self._inbox.close(runs, "finished")
         flush()
@@ -202,7 +203,7 @@ class Logger:
         flush()  # what began just now can be found then
         for branch in self._branches:
             run = branch.sink.find(run)
-        if any(run == live.info("split").id for live in self._register):
+        if any(run == other.info("split").id for other in self._register):
             raise ValueError(
                 f"`{self._name}.run` cannot resume the run {run}, which is still open here. Finish "
                 "it first, or log to the state that it has."
@@ -241,7 +242,8 @@ class Logger:
         try:
             flush()
         finally:
-            self._inbox.close(list(self._register), status)
+            own = [run for run in self._register if run.seeds.of_here]
+            self._inbox.close(own, status)
             self._inbox.end()
             flush()
 
@@ -268,7 +270,7 @@ class Logger:
         """
         options = tap_options(argnames, tags, interval, prefix, keep_logs, buffer, owned=True)
         ticket = RunTicket(self._inbox, self._number(state))
-        return streamed(fun, ticket, options, static_argnums, static_argnames)
+        return Harvested(fun, STREAMING, options, static_argnums, static_argnames, ticket)
 
     def spool(
         self,
@@ -291,7 +293,7 @@ class Logger:
         """
         options = spool_options(argnames, tags, keep_logs, interval, reduce, prefix, capacity)
         ticket = RunTicket(self._inbox, self._number(state))
-        return sent(fun, ticket, options, static_argnums, static_argnames)
+        return Harvested(fun, SENDING, options, static_argnums, static_argnames, ticket)
 
     def log(self, state: RunState, data: Mapping[str, Tree], **steps: Any) -> None:
         """Write values to the run: one record of plain values, or all records of a `logdict`.
@@ -347,45 +349,10 @@ class Logger:
         with self.run(**info) as state:
             yield LiveRoute(self._inbox, state.number)
 
-    # What is right to ask.
-
     def _number(self, state: Any, several: bool = False) -> Any:
         """The number of a run that is open, as far as that can be known here."""
         self._check_open()
-        if not isinstance(state, RunState):
-            raise TypeError(
-                f"`{self._name}` takes the state that `logger.init(key)` gave, and got "
-                f"{received(state)}. Write `state = logger.init(key)`."
-            )
-        if state.owner is not self._owner:
-            raise ValueError(
-                f"This state is of another logger, a `{state.owner.name}`. Use the logger that "
-                "made it; `MultiLogger(a, b)` sends to several at once."
-            )
-        number = state.number
-        if isinstance(number, jax.core.Tracer):
-            return number
-        if np.ndim(number) and not several:
-            raise ValueError(
-                f"`{self._name}` got a state of {np.size(number)} runs outside of `vmap`. Write "
-                "`jax.vmap(lambda state, x: logger.tap(f, state)(x))(states, xs)`."
-            )
-        self._runs(number)
-        return number
-
-    def _runs(self, number: Any) -> list[LiveRun]:
-        runs = []
-        for each in np.ravel(number).tolist():
-            run = self._register.find(each)
-            if run is None:
-                name = self._register.named(each).name
-                raise ValueError(
-                    f"The run {name} of this `{self._name}` is finished. "
-                    "Make a new one with `logger.init(key)`, or go on with it by "
-                    "`logger.run(resume=...)`."
-                )
-            runs.append(run)
-        return runs
+        return self._owner.number_of(state, several)
 
     def _live(self, state: RunState) -> list[LiveRun]:
         run = self._register.find(int(state.number))

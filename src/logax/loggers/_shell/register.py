@@ -50,8 +50,14 @@ class Seeds:
     ) -> None:
         self._given, self._keys, self.lanes, self.shard = given, keys, lanes, shard
         self.began = time.time()
+        self._process = os.getpid()
         self._resumed = resumed is not None
         self.id = resumed or _new_id(self.began)
+
+    @property
+    def of_here(self) -> bool:
+        """Whether they began in this process: one that was forked does not end its parent's."""
+        return self._process == os.getpid()
 
     @property
     def number(self) -> int:

@@ -1,4 +1,7 @@
-"""What `init` gives: the number of a run, as a pytree that programs can carry."""
+"""What `init` gives: the number of a run, as a pytree that programs can carry.
+
+Whoever gives a state back must give one of the same logger, and of a run that has not ended.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,8 @@ import jax
 import numpy as np
 
 from logax._compat import Array
-from logax.loggers._shell.register import Register
+from logax._errors import received
+from logax.loggers._shell.register import LiveRun, Register
 
 
 class Owner:
@@ -16,6 +20,56 @@ class Owner:
 
     def __init__(self, name: str, register: Register) -> None:
         self.name, self.register = name, register
+
+    def number_of(self, state: Any, several: bool) -> Any:
+        """The number of a state, of a run that is open as far as that can be known here.
+
+        Args:
+          state: What a user gave.
+          several: Whether it may be of several runs.
+
+        Raises:
+          TypeError: It is no state.
+          ValueError: It is of another logger, of several runs, or of one that has ended.
+        """
+        if not isinstance(state, RunState):
+            raise TypeError(
+                f"`{self.name}` takes the state that `logger.init(key)` gave, and got "
+                f"{received(state)}. Write `state = logger.init(key)`."
+            )
+        if state.owner is not self:
+            raise ValueError(
+                f"This state is of another logger, a `{state.owner.name}`. Use the logger that "
+                "made it; `MultiLogger(a, b)` sends to several at once."
+            )
+        number = state.number
+        if isinstance(number, jax.core.Tracer):
+            return number
+        if np.ndim(number) and not several:
+            raise ValueError(
+                f"`{self.name}` got a state of {np.size(number)} runs outside of `vmap`. Write "
+                "`jax.vmap(lambda state, x: logger.tap(f, state)(x))(states, xs)`."
+            )
+        self.open_runs(number)
+        return number
+
+    def open_runs(self, number: Any) -> list[LiveRun]:
+        """The runs of these numbers.
+
+        Raises:
+          ValueError: One of them has ended.
+        """
+        runs = []
+        for each in np.ravel(number).tolist():
+            run = self.register.find(each)
+            if run is None:
+                name = self.register.named(each).name
+                raise ValueError(
+                    f"The run {name} of this `{self.name}` is finished. Make a new one with "
+                    "`logger.init(key)`, or go on with it by `logger.run(resume=...)`."
+                )
+            runs.append(run)
+        return runs
 
     def __repr__(self) -> str:
         return f"<{self.name}>"

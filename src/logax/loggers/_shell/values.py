@@ -13,12 +13,12 @@ import numpy as np
 from logax._columns.rows import is_key_array
 from logax._compat import Array, ConcreteArray
 from logax._delivery.direct import send
-from logax._delivery.packets import Owner, Packet, Rows, Site, Stream
+from logax._delivery.packets import OBJECTS, Owner, Packet, Rows, Site, Stream
 from logax._delivery.routes import Batch
 from logax._delivery.troubles import troubles
 from logax._delivery.worker import worker
+from logax._entries import LogSpec, array_entry, entries_of, step_of
 from logax._harvest.sending import send_logs
-from logax._log import Entry, Leaf, LogSpec, entries_of, step_of
 from logax._logdict import logdict
 from logax.loggers._shell.inbox import Inbox
 from logax.loop._copies import copied, on_their_way
@@ -64,8 +64,7 @@ def _as_array(value: Any) -> Any:
 @functools.lru_cache(maxsize=1024)
 def _packet(keys: tuple[str, ...], steps: tuple[str, ...], site: str, types: Any) -> Packet:
     """What such a record is; the same object for the same types, so that records join quickly."""
-    entries = (Entry(key, _ONE, (Leaf(key, 0),)) for key in keys)
-    return _packet_of(LogSpec(tuple(entries), steps, (), False, site))
+    return _packet_of(LogSpec(tuple(map(array_entry, keys)), steps, (), False, site))
 
 
 def _packet_of(spec: LogSpec) -> Packet:
@@ -75,7 +74,7 @@ def _packet_of(spec: LogSpec) -> Packet:
 def _put(inbox: Inbox, packet: Packet, arrays: Sequence[Any], number: Any) -> None:
     if any(isinstance(x, jax.Array) for x in arrays):
         arrays = on_their_way(copied(arrays))
-    size = _OBJECTS + sum(x.nbytes for x in arrays)
+    size = OBJECTS + sum(x.nbytes for x in arrays)
     if not worker.put(size, _deliver, inbox, packet, arrays, number):
         troubles.dropped(packet.sites[0].named(), 1)
 
@@ -88,8 +87,6 @@ def _deliver(inbox: Inbox, packet: Packet, arrays: Sequence[Any], number: Any) -
     inbox.deliver(Batch(packet, (), None, [rows], narrow, [(0, 0, -1)], owner))
 
 
-_OBJECTS = 512  # bytes that Python needs for a record
-_ONE = jax.tree.structure(0)
 _NUMBERS = {bool, int, float, np.float64, np.float32, np.int64, np.int32, np.bool_}
 _WHOLE = {int, np.int64, np.int32}
 

@@ -47,6 +47,8 @@ def locked(path: str) -> Iterator[int]:
                 yield fd
                 return
         finally:
+            # Not left to `close`: a process that was forked meanwhile has it open too.
+            _lock(fd, fcntl.LOCK_UN)
             os.close(fd)
 
 
@@ -87,9 +89,9 @@ def telling_loss(what: str, path: str, records: int) -> Iterator[None]:
         ) from error
 
 
-def _lock(fd: int) -> None:
+def _lock(fd: int, kind: int = fcntl.LOCK_EX) -> None:
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
+        fcntl.flock(fd, kind)
     except OSError as error:
         if error.errno not in _NO_LOCKS:
             raise

@@ -13,6 +13,7 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import BinaryIO, ClassVar
 
+from logax._delivery.forks import renew_after_fork
 from logax.loggers._search import one_run
 from logax.loggers._text.files import locked, telling_loss, writable
 from logax.loggers._text.gathered import Gathered
@@ -33,9 +34,14 @@ class TextSink(Sink):
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = writable(self.logger_name, path)
-        self._gathered = Gathered()
+        self._reset()
+        renew_after_fork(self)
         with contextlib.suppress(FileNotFoundError), open(self.path, "rb") as file:
             self._check(file)
+
+    def _reset(self) -> None:
+        """Have nothing to write; in a process that was forked, what waits is the other's."""
+        self._gathered = Gathered()
 
     def write(self, portion: Portion) -> None:
         """Turn records into text, which waits for `flush`."""
