@@ -7,7 +7,7 @@ from typing import Any
 
 from benchmarks.growth import BY_HAND, CALLBACK, SPOOL, TAP
 
-_LINES = {
+_LINES: dict[str, dict[str, Any]] = {
     BY_HAND: {"color": "0.55", "linewidth": 4, "alpha": 0.6},
     SPOOL: {"color": "tab:blue", "marker": "o", "markersize": 3},
     TAP: {"color": "tab:green", "marker": "s", "markersize": 3},

@@ -84,6 +84,42 @@ def test_what_a_row_reads_back_from_disk_is_what_was_logged(program: ModuleType)
         dataclasses.replace(case, make=lambda: (wrong, saved)).run(timing.QUICK)
 
 
+def test_a_curve_has_every_form_at_every_size_and_is_drawn(
+    program: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    growth = importlib.import_module("benchmarks.growth")
+    timing = importlib.import_module("benchmarks.timing")
+    curves = [
+        growth.Curve("records", (1, 10), growth._records, most=1),
+        growth.Curve("depth", (1, 2), growth._depth),
+        growth.Curve("sites, to compile", (1, 2), growth._sites, builds=True),
+    ]
+    grown = [curve.run(timing.QUICK) for curve in curves]
+    assert [curve["sizes"] for curve in grown] == [[1, 10], [1, 2], [1, 2]]
+    for curve in grown:
+        for name in (growth.BY_HAND, growth.SPOOL, growth.TAP):
+            assert all(seconds > 0 for seconds in curve["seconds"][name])
+    assert grown[0]["seconds"][growth.CALLBACK][1] is None
+
+    report = {**program.surroundings(), "rows": [], "curves": grown}
+    program.show(report, tmp_path / "curves.png")
+    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+    rows = table_rows(capsys.readouterr().out)
+    assert [(row["what grows"], row["to"]) for row in rows[:2]] == [
+        ("records", "1"),
+        ("records", "10"),
+    ]
+
+
+@pytest.mark.parametrize("number", [1, 4])
+def test_what_grows_is_the_same_by_hand_and_spooled(program: ModuleType, number: int) -> None:
+    growth = importlib.import_module("benchmarks.growth")
+    timing = importlib.import_module("benchmarks.timing")
+    for curve in growth.CURVES:
+        if not curve.builds:
+            dataclasses.replace(curve, sizes=(4 * number,)).case().run(timing.QUICK)
+
+
 def test_text_that_is_in_no_row_is_an_error_that_says_how_to_see_them(
     program: ModuleType, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -94,9 +130,11 @@ def test_text_that_is_in_no_row_is_an_error_that_says_how_to_see_them(
 
 def test_the_tables_of_the_docs_are_those_of_files_in_results(program: ModuleType) -> None:
     page = (ROOT / "docs" / "performance.md").read_text()
-    quoted = re.findall(r"<!-- benchmarks/results/(\S+) -->\n\n((?:.+\n|\n(?=\|))+)", page)
+    quoted = re.findall(
+        r"<!-- (growth in )?benchmarks/results/(\S+) -->\n\n((?:.+\n|\n(?=\|))+)", page
+    )
     assert quoted
-    for name, text in quoted:
+    for grows, name, text in quoted:
         report = json.loads((RESULTS / name).read_text())
         assert report["quick"] is False
-        assert text.strip() in program.table(report)
+        assert text.strip() in (program.grown_table(report) if grows else program.table(report))
