@@ -75,7 +75,7 @@ def test_a_reduction_of_no_records_has_no_records(program: Program) -> None:
         check_reduction(program, STATES[:1], how)
 
 
-@settings(max_examples=6)
+@settings(max_examples=5)
 @given(programs(), states())
 @compiled_quickly()
 def test_a_random_program_logs_what_the_oracle_recorded(program: Program, state: State) -> None:
@@ -98,7 +98,7 @@ def test_spool_and_jit_commute_on_random_programs(program: Program, state: State
     check_jitted(program, state)
 
 
-@settings(max_examples=2)
+@settings(max_examples=1)
 @given(programs(), states())
 @compiled_quickly()
 def test_a_donated_state_changes_nothing_on_random_programs(program: Program, state: State) -> None:
@@ -144,14 +144,14 @@ def test_the_gradient_through_spool_is_the_plain_one(program: Program, state: St
     check_gradient(program, state)
 
 
-@settings(max_examples=3)
+@settings(max_examples=2)
 @given(programs_for_gradients(), states())
 @compiled_quickly()
 def test_spool_sees_the_records_inside_a_gradient(program: Program, state: State) -> None:
     check_inside_gradient(program, state)
 
 
-@settings(max_examples=3)
+@settings(max_examples=2)
 @given(programs(), states(), st.booleans(), st.integers(0, 2), st.sampled_from(["run/", ""]))
 @compiled_quickly()
 def test_nested_harvests_share_random_programs_by_name(

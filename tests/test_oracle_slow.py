@@ -48,36 +48,36 @@ LANES = st.lists(states(), min_size=2, max_size=4)
 SOME = st.lists(states(), min_size=1, max_size=2)
 
 
-@in_parts(10, 1000, program=programs(), state=states())
+@in_parts(4, 160, program=programs(), state=states())
 def test_a_random_program_logs_what_the_oracle_recorded(program: Program, state: State) -> None:
     check_records(program, state)
 
 
-@in_parts(2, 24, program=programs(size=14), state=states())
+@in_parts(2, 12, program=programs(size=14), state=states())
 def test_a_long_random_program_logs_what_the_oracle_recorded(
     program: Program, state: State
 ) -> None:
     check_records(program, state)
 
 
-@in_parts(4, 120, program=programs(), lanes=LANES)
+@in_parts(2, 40, program=programs(), lanes=LANES)
 def test_each_lane_of_a_random_program_logs_what_the_oracle_recorded(
     program: Program, lanes: list[State]
 ) -> None:
     check_lanes(program, lanes)
 
 
-@in_parts(2, 30, program=programs(), state=states())
+@in_parts(2, 12, program=programs(), state=states())
 def test_spool_and_jit_commute_on_random_programs(program: Program, state: State) -> None:
     check_jitted(program, state)
 
 
-@in_parts(2, 30, program=programs(), state=states())
+@in_parts(2, 12, program=programs(), state=states())
 def test_a_donated_state_changes_nothing_on_random_programs(program: Program, state: State) -> None:
     check_donated(program, state)
 
 
-@in_parts(2, 50, program=programs(), lanes=SOME, interval=st.integers(2, 4))
+@in_parts(2, 16, program=programs(), lanes=SOME, interval=st.integers(2, 4))
 def test_an_interval_thins_random_programs(
     program: Program, lanes: list[State], interval: int
 ) -> None:
@@ -86,7 +86,7 @@ def test_an_interval_thins_random_programs(
 
 @in_parts(
     2,
-    50,
+    16,
     program=programs(),
     lanes=SOME,
     interval=st.integers(1, 2),
@@ -100,7 +100,7 @@ def test_a_small_capacity_keeps_the_last_records_of_random_programs(
 
 @in_parts(
     2,
-    80,
+    24,
     program=programs(kinds=REAL),
     lanes=SOME,
     how=st.sampled_from([*REDUCTIONS, "count"]),
@@ -112,19 +112,19 @@ def test_a_reduction_of_a_random_program_is_that_of_numpy(
     check_reduction(program, lanes, how, interval)
 
 
-@in_parts(4, 100, program=programs(unbounded=False), state=states())
+@in_parts(2, 32, program=programs(unbounded=False), state=states())
 def test_the_gradient_through_spool_is_the_plain_one(program: Program, state: State) -> None:
     check_gradient(program, state)
 
 
-@in_parts(2, 60, program=programs_for_gradients(), state=states())
+@in_parts(2, 24, program=programs_for_gradients(), state=states())
 def test_spool_sees_the_records_inside_a_gradient(program: Program, state: State) -> None:
     check_inside_gradient(program, state)
 
 
 @in_parts(
     2,
-    50,
+    16,
     program=programs(),
     state=states(),
     keep_logs=st.booleans(),
@@ -137,6 +137,6 @@ def test_nested_harvests_share_random_programs_by_name(
     check_nesting(program, state, keep_logs, pick, prefix)
 
 
-@in_parts(2, 40, program=programs(), state=states(), tag=st.sampled_from(["seldom", "dear"]))
+@in_parts(2, 12, program=programs(), state=states(), tag=st.sampled_from(["seldom", "dear"]))
 def test_tags_choose_from_random_programs(program: Program, state: State, tag: str) -> None:
     check_tags(program, state, tag)

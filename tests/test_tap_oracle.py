@@ -77,7 +77,7 @@ def test_tap_and_jit_commute_on_random_programs(
     check_tapped_jitted(program, buffer, state)
 
 
-@settings(max_examples=2)
+@settings(max_examples=1)
 @given(programs(), buffers, states())
 @compiled_quickly()
 def test_a_donated_state_changes_nothing_that_is_delivered(
