@@ -58,6 +58,7 @@ KINDS: dict[str, Callable[[State, int], Any]] = {
     "tuple": lambda s, c: (s["x"], (s["n"] > c, s["v"].astype(jnp.bfloat16))),
     "nested": lambda s, c: {"layers": [{"w": s["v"]}, {"w": s["v"] + c}], "scale": (s["x"] + c,)},
 }
+CONSTANT = ("number", "numpy")
 REAL = ("float32", "int32", "vector", "matrix", "mapping")
 PREDICATES: dict[str, Callable[[State], Any]] = {
     "x > 7": lambda s: s["x"] > 7,
@@ -199,8 +200,12 @@ class Log(Statement):
 
     def run(self, scope: Scope, state: State) -> State:
         def data() -> dict[str, Any]:
-            return {key: KINDS[kind](state, constant) for key, kind, constant in self.entries}
+            values = {key: KINDS[kind](state, constant) for key, kind, constant in self.entries}
+            return {key: value + zero if key in steady else value for key, value in values.items()}
 
+        # In lanes a value has one shape at all sites of its key, so that all of them vary.
+        zero = 0 * state["n"] if scope.axis else 0
+        steady = {key for key, kind, _ in self.entries if scope.axis and kind in CONSTANT}
         counters = scope.counters or (state["n"],)
         sources: dict[Any, Any] = {
             "n": state["n"],
@@ -211,13 +216,8 @@ class Log(Statement):
         steps = {name: sources.get(source, source) for name, source in self.steps}
         if self.counted:
             steps |= {f"loop{depth}": counter for depth, counter in enumerate(scope.counters)}
-        if scope.axis:  # a step has one shape at all sites of a key
-            steps = {
-                name: step
-                if name == "episode"
-                else step + 0 * state["x" if name == "time" else "n"]
-                for name, step in steps.items()
-            }
+        if scope.axis:
+            steps = {k: s + (0 * state["x"] if k == "time" else zero) for k, s in steps.items()}
         options: dict[str, Any] = {"tags": self.tags} if self.tags else {}
         if self.every:
             number = isinstance(self.every, int)

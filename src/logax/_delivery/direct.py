@@ -35,7 +35,7 @@ def send(
         None if gate is None else jnp.expand_dims(gate, 0),
     )
     zero = jnp.zeros((), jnp.int32)
-    send_rows([(spec, rows)], take, zero, zero, owner)
+    send_rows([(spec, rows)], take, zero, zero, owner, in_turn=True)
 
 
 def send_rows(
@@ -44,6 +44,8 @@ def send_rows(
     number: Array,
     lanes: Array,
     owner: Array | None,
+    *,
+    in_turn: bool = False,
 ) -> None:
     """Hand records of several sites to `take` on the host, all at once.
 
@@ -53,6 +55,7 @@ def send_rows(
       number: Of the call that they are of, or zero.
       lanes: What has a lane axis wherever one of them may have (`lanes_of`).
       owner: The number of their owner, if they have one.
+      in_turn: Whether it matters when they arrive.
     """
     worker.start()
     shard = shard_here()
@@ -65,7 +68,8 @@ def send_rows(
         on_shard=shard is not None,
         owned=owner is not None,
     )
-    emit(packet, lanes, packet.flat(number, shard, owner, [rows for _, rows in columns]), take)
+    operands = packet.flat(number, shard, owner, [rows for _, rows in columns])
+    emit(packet, lanes, operands, take, in_turn=in_turn)
 
 
 def receive_whole(parcel: Parcel) -> None:

@@ -27,12 +27,21 @@ from logax._log import EFFECTS
 
 
 def emit(
-    packet: Packet, lanes: Array, operands: Sequence[Array], take: Callable[[Parcel], None]
+    packet: Packet,
+    lanes: Array,
+    operands: Sequence[Array],
+    take: Callable[[Parcel], None],
+    *,
+    in_turn: bool = False,
 ) -> None:
-    """Hand operands to `take` on the host; `lanes` comes from `lanes_of`."""
+    """Hand operands to `take` on the host; `lanes` comes from `lanes_of`.
+
+    Nothing orders host calls. With `in_turn` as much is done as can be for nothing that this one
+    comes in the order of the program.
+    """
     flags = ((),) * len(operands)
     operands = [_compat.replicated(x) for x in operands]  # the host wants them whole
-    emit_p.bind(lanes, *operands, arrival=Arrival(packet, (), flags, take))
+    emit_p.bind(lanes, *operands, arrival=Arrival(packet, (), flags, take, in_turn))
 
 
 class Arrival(NamedTuple):
@@ -43,12 +52,14 @@ class Arrival(NamedTuple):
       lanes: How many lanes there are at each level of `vmap`.
       batched: For each operand over which of them it varies.
       take: Takes the parcel.
+      in_turn: Whether it matters when it arrives.
     """
 
     packet: Packet
     lanes: tuple[int, ...]
     batched: tuple[tuple[bool, ...], ...]
     take: Callable[[Parcel], None]
+    in_turn: bool = False
 
     def arrive(self, packing: Packing | None, *operands: Any) -> tuple[()]:
         """Called on the host, on a thread of XLA's."""
@@ -94,8 +105,8 @@ def _emit_jvp(primals: Any, tangents: Any, *, arrival: Arrival) -> tuple[list[An
     return emit_p.bind(*primals, arrival=arrival), []
 
 
-def _emit_lowered(context: Any, *args: Any, arrival: Arrival) -> Any:
-    packing = Packing(context.avals_in[1:])
+def _emit_lowered(context: Any, *args: Any, arrival: Arrival, on_cpu: bool = False) -> Any:
+    packing = Packing(context.avals_in[1:], in_place=on_cpu and arrival.in_turn)
     packed, avals = _compat.lowered(context, packing.pack, args[1:], context.avals_in[1:])
     arrive = functools.partial(arrival.arrive, packing)
     return _compat.host_call(context, arrive, packed, avals)
@@ -144,6 +155,7 @@ emit_p.def_impl(_emit_now)
 batching.primitive_batchers[emit_p] = _emit_batch
 ad.primitive_jvps[emit_p] = _emit_jvp
 mlir.register_lowering(emit_p, _emit_lowered)
+mlir.register_lowering(emit_p, functools.partial(_emit_lowered, on_cpu=True), platform="cpu")
 
 open_p = jex.Primitive("logax_open")
 open_p.multiple_results = True

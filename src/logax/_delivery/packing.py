@@ -18,10 +18,16 @@ class Packing:
     """Small operands of four bytes an element, and booleans, as one row; others by themselves.
 
     The first operand is a number, and so stays the first number of what is packed.
+
+    Args:
+      avals: Their types and shapes.
+      in_place: Whether they are put into the row one by one, and not joined all at once. It is
+        what XLA on the CPU does last, so that host calls are made in the order of the program; and
+        it is dear where there are many.
     """
 
-    def __init__(self, avals: Sequence[Aval]) -> None:
-        self._number = len(avals)
+    def __init__(self, avals: Sequence[Aval], *, in_place: bool = False) -> None:
+        self._number, self._in_place = len(avals), in_place
         small = [i for i, aval in enumerate(avals) if _is_small(aval)]
         self._together = small if len(small) > 1 else []
         self._alone = [i for i in range(len(avals)) if i not in set(self._together)]
@@ -38,7 +44,16 @@ class Packing:
         alone = [operands[i] for i in self._alone]
         if not self._together:
             return alone
-        return [jnp.concatenate([_bits(operands[i]) for i in self._together]), *alone]
+        return [self._joined([_bits(operands[i]) for i in self._together]), *alone]
+
+    def _joined(self, parts: list[Array]) -> Array:
+        if not self._in_place:
+            return jnp.concatenate(parts)
+        row, at = jnp.zeros(sum(map(len, parts)), jnp.uint32), 0
+        for part in parts:
+            row = jax.lax.dynamic_update_slice(row, part, (at,))
+            at += len(part)
+        return row
 
     def unpack(self, packed: Sequence[Any]) -> list[Any]:
         """On the host, where axes may stand in front of all."""
