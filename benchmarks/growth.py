@@ -63,6 +63,7 @@ class Curve:
       title: What, for people.
       sizes: How large it becomes.
       program: Of a size.
+      judged: The size of which there is a row with a goal, timed many times.
       most: Up to which size there is a callback for each log.
       builds: Whether tracing and compiling is timed, and not a call.
     """
@@ -70,6 +71,7 @@ class Curve:
     title: str
     sizes: Sequence[int]
     program: Callable[[int], Program]
+    judged: int
     most: int = 0
     builds: bool = False
 
@@ -100,8 +102,8 @@ class Curve:
         return Stream(function, program.x)
 
     def case(self) -> Case:
-        """A row: the largest one, spooled; of what is compiled a smaller one, many times."""
-        size = self.sizes[-2 if self.builds else -1]
+        """A row of one size, spooled."""
+        size = self.judged
 
         def make() -> tuple[Side, Side]:
             return self.side(size, BY_HAND), self.side(size, SPOOL)
@@ -225,13 +227,17 @@ def _sites(number: int) -> Program:
 _powers = functools.partial(map, lambda power: 10**power)
 
 CURVES = [
-    Curve("records in a call", tuple(_powers(range(7))), _records, most=1000),
-    Curve("lanes of vmap, 100 records each", (1, 4, 16, 64, 256, 1024, 4096), _lanes, most=16),
-    Curve("bytes of a value, 4 records", tuple(4**k for k in range(1, 14)), _bytes, most=4**13),
-    Curve("depth of loops, 1,024 records", (1, 2, 5, 10), _depth, most=10),
-    Curve("log sites in a loop of 10", (1, 10, 100, 1000), _sites, most=10),
-    Curve("keys of a log, 100 records", (1, 10, 100, 1000), _keys, most=10),
-    Curve("log sites, to compile", (1, 10, 100, 1000), _sites, most=100, builds=True),
+    Curve("records in a call", tuple(_powers(range(7))), _records, 10_000, most=1000),
+    Curve(
+        "lanes of vmap, 100 records each", (1, 4, 16, 64, 256, 1024, 4096), _lanes, 4096, most=16
+    ),
+    Curve(
+        "bytes of a value, 4 records", tuple(4**k for k in range(1, 14)), _bytes, 4**13, most=4**13
+    ),
+    Curve("depth of loops, 1,024 records", (1, 2, 5, 10), _depth, 10, most=10),
+    Curve("log sites in a loop of 10", (1, 10, 100, 1000), _sites, 100, most=10),
+    Curve("keys of a log, 100 records", (1, 10, 100, 1000), _keys, 100, most=10),
+    Curve("log sites, to compile", (1, 10, 100, 1000), _sites, 100, most=100, builds=True),
 ]
 
 CASES = [curve.case() for curve in CURVES]

@@ -1,9 +1,5 @@
 """What holds for every test: eight CPU devices, and property tests that draw the same every time.
 
-Programs are compiled as always but for their machine code, which is made without optimizations:
-most are run once, for a moment, and it takes a fifth of the suite's time to make it fast. Whoever
-wants that sets the level in `XLA_FLAGS`, as `make test-slow` does.
-
 There are two hypothesis profiles: `default`, and `slow`, which `make test-slow` chooses for the
 tests that are marked as slow.
 """
@@ -13,12 +9,8 @@ import os
 # Before anything imports JAX, which reads these once.
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["XLA_FLAGS"] = " ".join(
-    [
-        "--xla_backend_optimization_level=0",
-        os.environ.get("XLA_FLAGS", ""),  # of two values the later one holds
-        "--xla_force_host_platform_device_count=8",
-    ]
-)
+    [os.environ.get("XLA_FLAGS", ""), "--xla_force_host_platform_device_count=8"]
+).strip()
 
 import hypothesis
 

@@ -185,7 +185,7 @@ class Nursery:
         with theirs:
             # A process that forks has one thread. Children begin sooner with few devices, of which
             # gates need two.
-            flags = "--xla_backend_optimization_level=0 --xla_force_host_platform_device_count=2"
+            flags = "--xla_force_host_platform_device_count=2"
             environment = os.environ | {"OPENBLAS_NUM_THREADS": "1", "XLA_FLAGS": flags}
             command = [sys.executable, __file__, str(theirs.fileno())]
             self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=environment)

@@ -90,9 +90,9 @@ def test_a_curve_has_every_form_at_every_size_and_is_drawn(
     growth = importlib.import_module("benchmarks.growth")
     timing = importlib.import_module("benchmarks.timing")
     curves = [
-        growth.Curve("records", (1, 10), growth._records, most=1),
-        growth.Curve("depth", (1, 2), growth._depth),
-        growth.Curve("sites, to compile", (1, 2), growth._sites, builds=True),
+        growth.Curve("records", (1, 10), growth._records, 10, most=1),
+        growth.Curve("depth", (1, 2), growth._depth, 2),
+        growth.Curve("sites, to compile", (1, 2), growth._sites, 2, builds=True),
     ]
     grown = [curve.run(timing.QUICK) for curve in curves]
     assert [curve["sizes"] for curve in grown] == [[1, 10], [1, 2], [1, 2]]
@@ -117,7 +117,7 @@ def test_what_grows_is_the_same_by_hand_and_spooled(program: ModuleType, number:
     timing = importlib.import_module("benchmarks.timing")
     for curve in growth.CURVES:
         if not curve.builds:
-            dataclasses.replace(curve, sizes=(4 * number,)).case().run(timing.QUICK)
+            dataclasses.replace(curve, judged=4 * number).case().run(timing.QUICK)
 
 
 def test_text_that_is_in_no_row_is_an_error_that_says_how_to_see_them(

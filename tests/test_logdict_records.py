@@ -385,3 +385,27 @@ def test_low_precision_and_complex_values_are_looked_at_too() -> None:
     assert logdict({"x": jnp.array([0, jnp.inf], jnp.bfloat16)}).first_nonfinite().record == 1
     assert logdict({"x": np.array([0, 1, 1j * np.inf])}).first_nonfinite().record == 2
     assert logdict({"x": jnp.arange(3), "e": jnp.zeros(0)}).first_nonfinite() is None
+
+
+def test_keys_without_arrays_that_differ_in_steps_are_not_added() -> None:
+    bare = logdict({"x": None}, count={"x": jnp.int32(2)})
+    stepped = logdict({"x": None}, steps={"i": {"x": jnp.arange(2)}}, count={"x": jnp.int32(2)})
+    with pytest.raises(ValueError, match="cannot join 'x': one has arrays or steps, the other"):
+        bare + stepped
+
+
+def test_reducing_no_prng_keys_leaves_none() -> None:
+    keys = jax.random.split(jax.random.key(1), 2)[:0]
+    assert logdict({"k": keys}).reduce("last").compact()["k"].shape == (0,)
+
+
+def test_a_function_of_all_records_needs_lanes_of_one_length() -> None:
+    with pytest.raises(TypeError, match="needs records without padding"):
+        columns([1, 2, 3], lanes=True).reduce(lambda x: x[0])
+
+
+def test_the_tangent_of_a_step_is_no_step() -> None:
+    logs = logdict({"x": jnp.arange(2.0)}, steps={"i": {"x": jnp.arange(2)}})
+    _, tangent = jax.jvp(lambda x: logs | {"x": x}, (logs["x"],), (jnp.array([1.0, jnp.nan]),))
+    found = tangent.first_nonfinite()
+    assert (found.key, found.record, found.steps) == ("x", 1, {})

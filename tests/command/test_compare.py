@@ -160,3 +160,19 @@ def test_columns_that_do_not_fit_are_counted(call: Call, tmp_path: Path) -> None
     ]
     found = json.loads(call("compare", "mlp-*", "--path", tmp_path, "--json").out)
     assert len(found["keys"]) == 9
+
+
+def test_runs_that_have_logged_nothing_say_so(call: Call, tmp_path: Path) -> None:
+    logger = logax.loggers.SaveLogger(tmp_path)
+    for name, rate in (("a", 1), ("b", 2)):
+        with logger.run(name=name, rate=rate, layers=[8, rate]):
+            pass
+    logger.close()
+    ended = call("compare", "a", "b", "--path", tmp_path)
+    assert ended.lines == [
+        "Nothing is logged in any of them.",
+        "",
+        "info    a       b",
+        "layers  [8, 1]  [8, 2]",
+        "rate    1       2",
+    ]

@@ -2,8 +2,10 @@
 
 import io
 import json
+import sqlite3
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -270,3 +272,34 @@ def test_numbers_that_were_given_have_all_their_digits(
     lines = call("show", "last", "--no-plot", "--path", path).lines
     given = {line.split()[1]: line.split()[2] for line in lines if line.startswith("info")}
     assert given == {"rate": "0.1234567890123", "tiny": "1e-300", "number": "3", "yes": "true"}
+
+
+def test_keys_of_all_kinds_have_a_line(call: Call, saved: Callable[..., Path]) -> None:
+    nan = np.nan
+    logs = logax.logdict(
+        {
+            "lanes": np.array([[1.0, nan], [2.0, nan]]),
+            "keys": jax.random.split(jax.random.key(0), (2, 1)),
+            "none": np.zeros((2, 0)),
+            "e\u0301": np.ones((2, 1)),
+        },
+        rank={"lanes": 0, "keys": 0, "none": 0, "e\u0301": 0},
+    )
+    path = saved(logs, lanes="one")
+    rows = [line.split() for line in call("show", "last", "--no-plot", "--path", path).lines[-4:]]
+    assert [row[:3] for row in rows] == [
+        ["lanes", "4", "nan"],
+        ["keys", "2"],
+        ["none", "0"],
+        ["e\u0301", "2", "1"],
+    ]
+
+
+def test_a_damaged_portion_is_told(call: Call, saved: Callable[..., Path]) -> None:
+    path = saved({"x": np.zeros(10_000)})
+    (file,) = path.iterdir()
+    with closing(sqlite3.connect(file, isolation_level=None)) as connection:
+        connection.execute("DELETE FROM blobs")
+    ended = call("show", "last", "--path", path)
+    assert ended.status == 1
+    assert f"{file} cannot be read as a file of runs: " in ended.err

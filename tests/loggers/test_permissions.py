@@ -20,10 +20,11 @@ _TRY = """
     import logax.loggers as loggers
     import tensorboardX.proto.event_pb2, tensorboardX.summary, tensorboardX.record_writer
 
-    if os.geteuid() == 0:
+    root = os.geteuid() == 0
+    if root:
         os.setgroups([])
         os.setgid({nobody})
-        os.setuid({nobody})
+        os.setresuid({nobody}, {nobody}, 0)
     answers = {{}}
     for name, place in json.loads(sys.argv[1]):
         try:
@@ -31,6 +32,8 @@ _TRY = """
         except PermissionError as error:
             answers[name, place] = str(error)
     print(json.dumps([[*tried, answer] for tried, answer in answers.items()]))
+    if root:  # what is done at exit may be done by whoever started it
+        os.setresuid(0, 0, 0)
 """
 
 _REFUSED = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -428,3 +429,90 @@ def test_a_table_of_a_key_that_no_run_has_is_told(tmp_path: Path) -> None:
 
 def test_a_table_of_no_runs_is_empty(tmp_path: Path) -> None:
     assert logax.load(tmp_path).to_pandas().shape == (0, 2)
+
+
+def test_runs_and_collections_are_told_apart_by_where_they_are(tmp_path: Path) -> None:
+    a = logax.save({"x": np.ones(1)}, tmp_path / "one")
+    shutil.copytree(tmp_path / "one", tmp_path / "two")
+    one, two = (logax.load(tmp_path / place) for place in ("one", "two"))
+    assert one == logax.load(tmp_path / "one")
+    assert one != two
+    assert len({one, logax.load(tmp_path / "one"), two}) == 2
+    assert one[a] == logax.load(tmp_path / "one")[a]
+    assert one[a] != two[a]
+    assert one[a] != a
+    assert len({one[a], logax.load(tmp_path / "one")[a], two[a]}) == 2
+
+
+def test_a_run_whose_file_was_removed_is_told(tmp_path: Path) -> None:
+    run = logax.load(tmp_path)[logax.save({"x": np.ones(1)}, tmp_path)]
+    (file,) = tmp_path.iterdir()
+    file.unlink()
+    told = re.escape(f"The run {run.id} is no longer in {tmp_path}: it was removed.")
+    with pytest.raises(logax.RunsError, match=told):
+        run["x"]
+
+
+def test_steps_of_a_run_are_counted_and_shown(tmp_path: Path) -> None:
+    steps = {"step": {"x": np.arange(2)}, "t": {"x": np.arange(2.0)}}
+    identity = logax.save(logax.logdict({"x": np.ones(2), "y": np.ones(2)}, steps=steps), tmp_path)
+    found = logax.load(tmp_path)[identity].steps
+    assert (len(found), len(found["t"]), list(found["t"])) == (2, 1, ["x"])
+    assert repr(found["t"]) == f"<the step 't' of 'x' of run {identity}>"
+
+
+def test_few_of_many_runs_are_read_by_themselves(tmp_path: Path, sink: SaveSink) -> None:
+    runs = opened(sink, *(f"r{i}" for i in range(200)))
+    x = np.arange(400.0).reshape(200, 2)
+    sink.write(Portion.of(runs, {"x": x}))
+    lanes = [Stream(runs[0 if i in (0, 150) else 1], (i,)) for i in range(151)]
+    sink.write(Portion(tuple(lanes), {"far": x[:151]}, {}, np.zeros((151, 2))))
+    for at, run in enumerate(runs):  # a family of each run's own
+        sink.write(Portion.of([run], {"own": x[at : at + 1]}))
+    sink.flush()
+    found = logax.load(tmp_path)
+    assert found["r0"]["far"].tolist()[0] == [0, 1]
+    assert found["r0"]["far"].tolist()[-1] == [300, 301]
+    np.testing.assert_array_equal(found["own"], x)
+
+
+def test_a_run_of_very_many_keys_shows_some(tmp_path: Path, sink: SaveSink) -> None:
+    (run,) = opened(sink, "a", info={})
+    sink.write(Portion.of([run], {"i": logax.ImagePixels(np.ones((1, 1, 4, 4), np.uint8))}))
+    sink.write(Portion.of([run], {f"k{i}": {"a": np.ones((1, 1)), "b": None} for i in range(32)}))
+    sink.flush()
+    text = repr(logax.load(tmp_path)["a"]).splitlines()
+    assert text[1:3] == ["  i: image of uint8[4,4]", "  k0: {a: float64, b: None}"]
+    assert (len(text), text[-1]) == (32, "  ... and 3 keys more")
+
+
+def test_types_without_a_common_one_are_told(tmp_path: Path, sink: SaveSink) -> None:
+    (run,) = opened(sink, "a")
+    narrow, wider = np.ones((1, 1), "float8_e4m3fn"), np.ones((1, 1), "float8_e5m2")
+    for key, (one, two) in {
+        "narrow": (narrow, wider),
+        "wide": (np.ones((1, 1), np.float16), np.full((1, 1), 3, "bfloat16")),
+    }.items():
+        sink.write(Portion.of([run], {key: one}))
+        sink.write(Portion.of([run], {key: two}))
+    sink.flush()
+    found = logax.load(tmp_path)["a"]
+    with pytest.raises(ValueError, match="changed midway: float8_e4m3fn, then float8_e5m2"):
+        found["narrow"]
+    assert (found["wide"].dtype, found["wide"].tolist()) == (np.float32, [1, 3])
+
+
+def test_a_time_that_is_none_is_shown_as_such(tmp_path: Path, sink: SaveSink) -> None:
+    sink.open([RunInfo("a", "a", began=1e300)])
+    sink.flush()
+    assert repr(logax.load(tmp_path)["a"]) == "run a: running, began ?"
+
+
+def test_a_table_has_nothing_where_a_run_has_no_such_column(tmp_path: Path) -> None:
+    logax.save(
+        {"text": np.array([b"x"]), "v": np.ones((1, 2)), "when": np.zeros(1, "M8[s]")}, tmp_path
+    )
+    logax.save({"n": np.ones(1)}, tmp_path)
+    whole = logax.load(tmp_path).to_pandas()
+    for name in ("text", "v", "when"):
+        assert whole[name].isna().tolist() == [False, True], name

@@ -113,6 +113,12 @@ class Point(NamedTuple):
     y: Any
 
 
+@dataclasses.dataclass
+class Settings:
+    rate: float
+    point: Point
+
+
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass
 class Weights:
@@ -129,6 +135,36 @@ def test_trees_come_back_as_dictionaries_lists_and_tuples(tmp_path: Path) -> Non
     np.testing.assert_equal(read["v"], {1: (b,), 3: [a]})
     assert isinstance(read["v"][1], tuple)
     assert isinstance(read["v"][3], list)
+
+
+def test_trees_of_ones_own_come_back_by_the_names_of_their_parts(tmp_path: Path) -> None:
+    class Named(dict[str, Any]):
+        """A pytree whose parts have keys."""
+
+    class Plain:
+        """A pytree whose parts have none."""
+
+        def __init__(self, *parts: Any) -> None:
+            self.parts = parts
+
+    class Keyed(Plain):
+        """A pytree that is no dictionary, and whose parts have keys."""
+
+    key = jax.tree_util.DictKey
+    jax.tree_util.register_pytree_with_keys(
+        Named, lambda x: ([(key(k), x[k]) for k in x], tuple(x)), lambda k, x: Named(zip(k, x))
+    )
+    jax.tree_util.register_pytree_with_keys(
+        Keyed, lambda x: ([(key("a"), x.parts[0])], None), lambda _, x: Keyed(*x)
+    )
+    jax.tree_util.register_pytree_node(Plain, lambda x: (x.parts, None), lambda _, x: Plain(*x))
+    x = np.arange(2.0)
+    tree = {"named": Named(z=x, b=x + 1), "plain": Plain(x, {"y": x}), "keyed": Keyed(x)}
+    (run,) = written(tmp_path, one({"tree": tree})).values()
+    np.testing.assert_equal(
+        run["tree"],
+        {"named": {"z": x, "b": x + 1}, "plain": (x, {"y": x}), "keyed": {"a": x}},
+    )
 
 
 def test_histograms_and_images_come_back_as_such(tmp_path: Path) -> None:
@@ -213,6 +249,10 @@ def test_names_and_info_of_runs_are_data_too(tmp_path: Path) -> None:
         "path": Path("x"),
         "point": Point(1, 2),
         "big": 2**80,
+        "settings": Settings(0.5, Point(1, 2)),
+        "key": jax.random.key_data(jax.random.key(3)),
+        "typed": jax.random.key(3),
+        "object": np.array([object], object),
     }
     name = "'; DROP TABLE runs; --\ud800\0"
     portion = one({"x": np.zeros(1)}, RunInfo("id", name, info, 1.5, {"host": "h"}, "g", (3,), 7))
@@ -222,6 +262,7 @@ def test_names_and_info_of_runs_are_data_too(tmp_path: Path) -> None:
     found = run.info
     same_bits(found.pop("array"), info["array"])
     same_bits(found.pop("narrow"), np.asarray(info["narrow"]))
+    same_bits(found.pop("typed"), found.pop("key"))
     np.testing.assert_equal(
         found,
         {
@@ -236,8 +277,33 @@ def test_names_and_info_of_runs_are_data_too(tmp_path: Path) -> None:
             "path": repr(Path("x")),
             "point": {"x": 1, "y": 2},
             "big": 2**80,
+            "settings": {"rate": 0.5, "point": {"x": 1, "y": 2}},
+            "object": repr(info["object"]),
         },
     )
+
+
+def test_info_that_is_nested_without_end_is_cut(tmp_path: Path) -> None:
+    endless: list[Any] = []
+    endless.append(endless)
+    portion = one({"x": np.zeros(1)}, RunInfo("id", "name", {"endless": endless}))
+    found = written(tmp_path, portion)["id"].info["endless"]
+    depth = 0
+    while isinstance(found, list):
+        (found,), depth = found, depth + 1
+    assert (found, depth) == ("[[...]]", 100)
+
+
+def test_a_tree_that_is_nested_too_deeply_is_refused(tmp_path: Path) -> None:
+    deep: Any = np.zeros(1)
+    for _ in range(101):
+        deep = [deep]
+    sink, portion = SaveSink(tmp_path), one({"deep": deep})
+    sink.open([portion.streams[0].run])
+    with pytest.raises(ValueError, match="A tree to be stored is nested more than 100 deep"):
+        sink.write(portion)
+    sink.end()
+    assert list(logax.load(tmp_path)["a"]) == []
 
 
 # Sizes.
