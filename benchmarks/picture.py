@@ -23,7 +23,7 @@ def draw(report: dict[str, Any], path: pathlib.Path) -> None:
     columns = 4
     rows = -(-len(curves) // columns)
     figure = Figure(figsize=(3.4 * columns, 2.9 * rows), layout="constrained")
-    axes = figure.subplots(rows, columns, squeeze=False).flat
+    axes = list(figure.subplots(rows, columns, squeeze=False).flat)
     for axis, curve in zip(axes, curves, strict=False):
         for name, options in _LINES.items():
             seconds = curve["seconds"].get(name)
@@ -31,12 +31,12 @@ def draw(report: dict[str, Any], path: pathlib.Path) -> None:
                 axis.plot(curve["sizes"], [x or float("nan") for x in seconds], **options)
         axis.set(xscale="log", yscale="log", xlabel=curve["title"], ylabel="seconds")
         axis.grid(alpha=0.25)
-    spare = list(axes)[: len(curves)] and figure.axes[len(curves) :]
+    spare = axes[len(curves) :]
     for axis in spare:
         axis.set_axis_off()
-    handles = [figure.axes[0].plot([], [], label=name, **own)[0] for name, own in _LINES.items()]
-    where = spare[0] if spare else figure.axes[0]
-    where.legend(handles=handles, loc="center" if spare else "best", frameon=False)
+    handles = [axes[0].plot([], [], label=name, **own)[0] for name, own in _LINES.items()]
+    where, loc = (spare[0], "center") if spare else (axes[0], "best")
+    where.legend(handles=handles, loc=loc, frameon=False)
     figure.suptitle(
         f"{report['device']}, JAX {report['jax']}, {report['date'][:10]}", fontsize="medium"
     )
