@@ -394,7 +394,7 @@ def test_what_keys_have_is_shown_and_listed() -> None:
 
 def test_steps_survive_pickling_by_the_user() -> None:
     steps = example().steps
-    copied = pickle.loads(pickle.dumps(steps))
+    copied = pickle.loads(pickle.dumps(steps))  # noqa: S301
     assert type(copied) is type(copied["step"]) is stepdict
     assert copied["update"]["loss"].tolist() == steps["update"]["loss"].tolist()
 

@@ -4,5 +4,5 @@ import sys
 
 from logax._command import main
 
-if __name__ == "__main__":
+if __name__ == "__main__":  # pragma: no branch - nobody imports it
     sys.exit(main())

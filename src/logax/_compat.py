@@ -170,7 +170,7 @@ def called_jaxpr(params: dict[str, Any]) -> Jaxpr:
 
 def scan_split(params: dict[str, Any]) -> tuple[int, int]:
     """How many operands of a `scan` are constants and carry (trees since 0.11)."""
-    if "num_consts" in params:
+    if "num_consts" in params:  # pragma: no cover - only before 0.11, and reached there
         return params["num_consts"], params["num_carry"]
     consts, carry, _ = params["ft_in"].unpack()
     return len(list(consts)), len(list(carry))
@@ -242,7 +242,7 @@ def make_varying(tree: Tree, axes: frozenset[str]) -> Tree:
             return x
         if hasattr(jax.lax, "pcast"):
             return jax.lax.pcast(x, missing, to="varying")
-        return jax.lax.pvary(x, missing)
+        return jax.lax.pvary(x, missing)  # pragma: no cover - only before 0.9, and reached there
 
     return jax.tree.map(vary, tree) if axes else tree
 

@@ -123,6 +123,19 @@ def test_runs_over_different_steps_meet_between_their_points() -> None:
     np.testing.assert_array_equal(rows, [[0.0, 2.0, 4.0, np.nan], [np.nan, 1.0, 1.0, 5.0]])
 
 
+def test_a_band_over_very_many_steps_has_a_thousand_points() -> None:
+    lines = [
+        Line("a", np.arange(0.0, 3000.0, 2), np.arange(0.0, 3000.0, 2)),
+        Line("b", np.arange(1.0, 3000.0, 2), np.zeros(1500)),
+        Line("none", np.full(2, np.nan), np.zeros(2)),
+    ]
+    x, rows = together(lines)
+    assert (x[0], x[-1], len(x)) == (0, 2999, 1000)
+    np.testing.assert_allclose(rows[0][:-1], x[:-1])
+    assert np.isnan(rows[1][0])
+    assert np.isnan(rows[2]).all()
+
+
 def test_of_steps_that_come_twice_the_later_counts_in_a_band() -> None:
     lines = [Line("a", np.array([0.0, 1.0, 0.0]), np.array([1.0, 2.0, 3.0]))] * 2
     x, rows = together(lines)

@@ -280,19 +280,24 @@ def test_keys_of_all_kinds_have_a_line(call: Call, saved: Callable[..., Path]) -
         {
             "lanes": np.array([[1.0, nan], [2.0, nan]]),
             "keys": jax.random.split(jax.random.key(0), (2, 1)),
-            "none": np.zeros((2, 0)),
             "e\u0301": np.ones((2, 1)),
         },
-        rank={"lanes": 0, "keys": 0, "none": 0, "e\u0301": 0},
+        rank={"lanes": 0, "keys": 0, "e\u0301": 0},
     )
-    path = saved(logs, lanes="one")
-    rows = [line.split() for line in call("show", "last", "--no-plot", "--path", path).lines[-4:]]
-    assert [row[:3] for row in rows] == [
-        ["lanes", "4", "nan"],
-        ["keys", "2"],
-        ["none", "0"],
-        ["e\u0301", "2", "1"],
+    path = saved(logs, lanes="together")
+    assert call("show", "last", "--no-plot", "--path", path).lines[-4:] == [
+        "key       records   last  min  max  nonfinite",
+        "lanes  2 lanes: 4    nan    1    2          2  ▅!",
+        "keys   2 lanes: 2",
+        "e\u0301      2 lanes: 2  1 ± 0    1    1             ▅",
     ]
+
+
+def test_a_key_without_records_has_a_line(call: Call, saved: Callable[..., Path]) -> None:
+    path = saved({"none": np.zeros(0), "x": np.ones(2)})
+    rows = [line.split()[:3] for line in call("show", "last", "--path", path).lines]
+    assert ["none", "0"] in rows
+    assert ["x", "2", "1"] in rows
 
 
 def test_a_damaged_portion_is_told(call: Call, saved: Callable[..., Path]) -> None:

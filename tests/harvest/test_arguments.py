@@ -286,3 +286,29 @@ def test_a_function_without_arguments_or_results_can_be_spooled() -> None:
     out, logs = logax.spool(lambda: logax.log({"x": 1.0}))()
     assert out is None
     assert column(logs, "x") == [1.0]
+
+
+class Factor:
+    """A function that Python cannot hold weakly."""
+
+    __slots__ = ("by",)
+
+    def __init__(self, by: float) -> None:
+        self.by = by
+
+    def __call__(self, x: Any) -> Any:
+        logax.log({"x": x * self.by})
+        return x
+
+    def method(self, x: Any) -> Any:
+        return self(x)
+
+
+def test_objects_that_cannot_be_held_weakly_are_functions_like_any_other() -> None:
+    for by in (2.0, 3.0):
+        factor, records = Factor(by), list[Any]()
+        for fun in (factor, factor.method):
+            assert column(logax.spool(fun)(5.0)[1], "x") == [5 * by]
+            logax.tap(fun, records.append)(5.0)
+        logax.flush()
+        assert [float(record["x"]) for record in records] == [5 * by] * 2

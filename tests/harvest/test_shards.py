@@ -295,3 +295,15 @@ def test_pmap_inside_and_outside() -> None:
     out, logs = jax.pmap(logax.spool(each))(X)
     np.testing.assert_array_equal(out, 2 * X)
     np.testing.assert_array_equal(logs["x"], X[:, None])
+
+
+def test_a_key_inside_and_outside_of_shards_is_told() -> None:
+    def program(x: Any) -> Any:
+        logax.log({"x": x.sum()})
+        return on_line(lambda x: (logax.log({"x": x.sum()}), x)[1])(x)
+
+    told = (
+        r"`x` is logged inside a `shard_map` at .* and outside of it at .*, or the other way round"
+    )
+    with pytest.raises(TypeError, match=told):
+        logax.spool(program)(X)

@@ -240,3 +240,39 @@ def test_a_real_training_step_agrees_to_single_precision() -> None:
     close(logs["loss"], losses)
     assert logs["gradient"]["in"].shape == (50, 4, 16)
     assert float(losses[-1]) < 0.5 * float(losses[0])
+
+
+def grown(x: Any) -> Any:
+    """Grows by half three times, in a loop that counts."""
+
+    def body(carry: Any) -> Any:
+        i, x = carry
+        logax.log({"x": x}, step=i)
+        return i + 1, x * 1.5
+
+    return lax.while_loop(lambda carry: carry[0] < 3, body, (0, x))[1]
+
+
+@pytest.mark.parametrize("buffer", [1, 2])
+def test_a_derivative_along_a_loop_without_bound_is_that_of_the_function(buffer: int) -> None:
+    records: list[Any] = []
+    tapped = logax.tap(grown, records.append, buffer=buffer)
+    assert jax.jvp(tapped, (2.0,), (1.0,)) == (6.75, 3.375)
+    lanes = jax.vmap(lambda x: jax.jvp(tapped, (x,), (2.0,)))(jnp.array([0.0, 4.0]))
+    np.testing.assert_array_equal(lanes, [[0, 13.5], [6.75, 6.75]])
+    logax.flush()
+    assert [float(r["x"]) for r in records if not r.lane] == [2, 3, 4.5]
+    assert [float(r["x"]) for r in records if r.lane == (1,)] == [4, 6, 9]
+    out, logs = jax.jvp(logax.spool(grown, capacity=3), (2.0,), (1.0,))[0]
+    assert (float(out), logs["x"].tolist()) == (6.75, [2, 3, 4.5])
+
+
+def test_numbers_that_are_wide_in_the_log_alone_are_told() -> None:
+    def program(x: Any) -> Any:
+        with jax.enable_x64(True):
+            logax.log({"x": jnp.ones((), jnp.float64)})
+        return x
+
+    told = r"`x`, logged at .*, is float64, and outside of the log JAX keeps 32 bits. Set `jax_enab"
+    with pytest.raises(TypeError, match=told):
+        logax.spool(program)(1.0)

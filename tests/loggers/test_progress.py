@@ -492,6 +492,15 @@ def test_a_terminal_that_does_not_know_its_width_gets_a_whole_bar() -> None:
     assert "loss=40" in text
 
 
+def test_the_total_is_what_was_given_or_what_the_loop_says() -> None:
+    for given, before in ((None, None), (50, 50)):
+        with ProgressLogger(given, file=io.StringIO()) as progress:
+            assert (progress.position, progress.total) == (0, before)
+            logax.tap(scan, progress)(1.0)
+            logax.flush()
+            assert (progress.position, progress.total) == (40, given or 40)
+
+
 def test_only_records_are_taken() -> None:
     with pytest.raises(TypeError, match=r"takes the records of `tap` and `live`, and got \{'a': 1"):
         ProgressLogger()({"a": 1})  # type: ignore[arg-type]

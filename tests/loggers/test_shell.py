@@ -246,6 +246,68 @@ def test_an_aggregate_matches_lanes_by_their_steps():
     assert sorted(columns["i/max"]) == [(0, 0.0), (1, 10.0), (2, 20.0), (3, 30.0)]
 
 
+def test_calls_that_log_the_same_are_merged_in_the_order_of_the_program():
+    def twice(x):
+        def body(x, i):
+            logax.log({"loss": x}, step=i)
+            logax.log({"loss": -x}, step=i)
+            return x * 2, None
+
+        return jax.lax.scan(body, x, jnp.arange(3))[0]
+
+    logger = MemoryLogger()
+    with logger.run(name="one") as state:
+        logger.tap(twice, state, buffer=8)(1.0)
+    with logger.run(name="lanes") as state:
+        jax.vmap(logger.tap(twice, state, buffer=8))(jnp.array([1.0, 3.0]))
+    one, lanes = logger.runs
+    assert values(one) == [1, -1, 2, -2, 4, -4]
+    for at, first in enumerate((1, 3)):
+        own = [float(r.values["loss"]) for r in lanes.records if r.stream.lane == (at,)]
+        assert own == [first * x for x in (1, -1, 2, -2, 4, -4)]
+
+
+def test_complex_numbers_of_an_aggregate_have_a_mean_alone():
+    logger = MemoryLogger(lanes="aggregate")
+
+    def say(key, x):
+        state = logger.init(key)
+        logger.log(state, {"z": x + 1j * x}, step=0)
+        logger.finish(state)
+
+    jax.vmap(say)(keys(2), jnp.array([1.0, 3.0]))
+    logax.flush()
+    (run,) = logger.runs
+    assert {name: values(run, name) for name in run.columns} == {"z/mean": [2 + 2j]}
+
+
+def test_a_key_of_plain_numbers_begins_a_run():
+    logger = MemoryLogger()
+    logger.finish(logger.init(jax.random.PRNGKey(0), name="plain"))
+    logax.flush()
+    assert [(run.name, run.status) for run in logger.runs] == [("plain", "finished")]
+
+
+def test_a_state_inside_a_program_says_so():
+    logger, said = MemoryLogger(), []
+    with logger.run(name="a") as state:
+        jax.jit(lambda state: said.append(repr(state)))(state)
+        assert [*said, repr(state)] == [
+            "<a run of MemoryLogger, inside a program>",
+            "<run a of MemoryLogger>",
+        ]
+
+
+def test_the_keys_of_a_logdict_have_the_same_lanes():
+    logger = MemoryLogger()
+    logs = logax.logdict({"x": np.ones((2, 3)), "y": np.ones(3)}, rank={"x": 0, "y": 0})
+    with logger.run() as state:
+        with pytest.raises(ValueError, match="a `logdict` whose keys differ in their lanes"):
+            logger.log(state, logs)
+        logger.log(state, logs.filter("y"))
+    assert values(logger.runs[0], "y") == [1, 1, 1]
+
+
 def test_a_group_is_a_run_for_each_seed_with_something_in_common():
     logger = MemoryLogger(lanes="group")
     jax.vmap(lambda key: logger.tap(grow, logger.init(key, name="sweep"))(1.0))(keys(2))
@@ -322,6 +384,31 @@ def test_a_gradient_through_a_logged_function_is_that_of_the_function():
         other = jax.grad(logger.spool(grow, state))(1.0)
     assert (float(slope), float(other)) == (8.0, 8.0)
     assert values(logger.runs[0]) == [2.0, 4.0, 8.0] * 2
+
+
+def test_a_gradient_through_the_beginning_of_a_run_is_that_of_the_function():
+    logger = MemoryLogger()
+
+    def train(x):
+        state = logger.init(jax.random.key(0), name="a", rate=x)
+        out = logger.tap(grow, state)(x)
+        logger.finish(state)
+        return out
+
+    assert float(jax.grad(train)(1.0)) == 8.0
+    logax.flush()
+    (run,) = logger.runs
+    assert (run.status, run.info.info["rate"], values(run)) == ("finished", 1.0, [2.0, 4.0, 8.0])
+
+
+def test_what_logs_nothing_leaves_nothing():
+    logger = MemoryLogger()
+    with logger.run() as state:
+        assert logger.spool(lambda x: x + 1, state)(1.0) == 2.0
+        logger.log(state, logax.logdict({"x": np.zeros(0)}))
+    (run,) = logger.runs
+    assert (run.status, run.records) == ("finished", [])
+    assert repr(run) == f"<run {run.name}, finished, 0 records>"
 
 
 def test_threads_keep_their_runs_apart():

@@ -192,10 +192,8 @@ warnings.simplefilter("ignore")
 sink, run = SaveSink(folder), RunInfo("a", "a")
 sink.open([run])
 sink.flush()
-pid = os.fork()
-if not pid:
-    signal.pause()
-print(pid)
+if not os.fork():
+    print(os.getpid(), flush=True)  # it has let go of what is not its own
 signal.pause()
 """,
         tmp_path,

@@ -152,7 +152,9 @@ def test_trees_of_ones_own_come_back_by_the_names_of_their_parts(tmp_path: Path)
 
     key = jax.tree_util.DictKey
     jax.tree_util.register_pytree_with_keys(
-        Named, lambda x: ([(key(k), x[k]) for k in x], tuple(x)), lambda k, x: Named(zip(k, x))
+        Named,
+        lambda x: ([(key(k), x[k]) for k in x], tuple(x)),
+        lambda k, x: Named(zip(k, x, strict=True)),
     )
     jax.tree_util.register_pytree_with_keys(
         Keyed, lambda x: ([(key("a"), x.parts[0])], None), lambda _, x: Keyed(*x)

@@ -287,6 +287,72 @@ def other_program(file):
     del file.attrs["logax_layout"]
     file["data"] = np.arange(10)
 
+def newer_without_schema(file):
+    no_schema(file)
+    file.attrs["logax_layout"] = 99
+
+def other_outline(file):
+    with_schema(file, lambda text: text["groups"][0].update(outline=["leaf"]))
+
+def outline_without_names(file):
+    with_schema(file, lambda text: text["groups"][0].update(outline=["dict", [["leaf"]]]))
+
+def outline_of_another_kind(file):
+    with_schema(file, lambda text: text["groups"][0].update(outline=["import", []]))
+
+def other_names(file):
+    with_schema(file, lambda text: text["groups"][0]["leaves"][0].update(name="z"))
+
+def other_groups(file):
+    with_schema(file, lambda text: text.update(config=["leaf"]))
+
+def numbers_for_names(file):
+    with_schema(file, lambda text: text["groups"][0].update(parts=[3]))
+
+def numbers_below_zero(file):
+    with_schema(file, lambda text: text["groups"][0]["leaves"][0].update(shape=[-1]))
+
+def schema_of_numbers(file):
+    del file["logax/schema"]
+    file["logax/schema"] = np.arange(10.0)
+
+def dataset(file, name, **changes):
+    old = file[name]
+    options = {"shape": old.shape, "dtype": old.dtype, "chunks": old.chunks, **changes}
+    options = {"maxshape": (None, *options["shape"][1:]), **options}
+    del file[name]
+    file.create_dataset(name, **options)
+
+def rows_of_another_type(file):
+    dataset(file, "rows/a", dtype="f4")
+
+def rows_of_another_shape(file):
+    dataset(file, "rows/a", shape=(ROWS, 39), chunks=(1, 39))
+
+def rows_that_were_never_written(file):
+    dataset(file, "rows/a")
+
+def few_rows(file):
+    old = file["rows/a"]
+    dataset(file, "rows/a", shape=(1, 40), maxshape=(old.chunks[0], 40))
+
+def start_that_changed(file):
+    file["start/a"][...] = 0
+
+def commit_with_more_behind(file):
+    with_commit(file, lambda commit: commit.groups.append(commit.groups[0]))
+
+def commit_that_keeps_other_groups(file):
+    with_commit(file, lambda commit: commit.kept.append((1, 2, 3, 4)))
+
+def commit_with_other_checks(file):
+    with_commit(file, lambda commit: commit.groups[1].checks.append(3))
+
+def commit_with_fewer_rows_than_it_says(file):
+    def change(commit):
+        commit.groups[0].steps = np.arange(3)
+    with_commit(file, change)
+
 make(folder / "good.h5", False)
 make(folder / "secret.h5", False)
 secret = os.stat(folder / "secret.h5")
@@ -294,7 +360,12 @@ os.utime(folder / "secret.h5", ns=(0, secret.st_mtime_ns))
 crafts = [huge_shape, huge_once, huge_block, huge_dataset, huge_rows, negative_rows, more_rows]
 crafts += [odd_cuts, external_link, external_group, external_schema, soft_link, virtual]
 crafts += [external_bytes, external_commits, unknown_filter, nested, nested_outline, newer]
-crafts += [no_schema, no_rows, other_type, text_for_numbers, other_program]
+crafts += [no_schema, no_rows, other_type, text_for_numbers, other_program, newer_without_schema]
+crafts += [other_outline, outline_without_names, outline_of_another_kind, other_names, other_groups]
+crafts += [numbers_for_names, numbers_below_zero, schema_of_numbers, rows_of_another_type]
+crafts += [rows_of_another_shape, rows_that_were_never_written, few_rows, start_that_changed]
+crafts += [commit_with_more_behind, commit_that_keeps_other_groups, commit_with_other_checks]
+crafts += [commit_with_fewer_rows_than_it_says]
 for craft in crafts:
     path = folder / f"{craft.__name__}.h5"
     path.write_bytes((folder / "good.h5").read_bytes())

@@ -172,6 +172,32 @@ def test_a_file_may_be_continued_often_among_rows_out_of_order(size: int, tmp_pa
         assert writer._run.trajectory.safe_rows == {"frames": times}  # and none that was cut
 
 
+def test_a_file_of_other_containers_is_not_continued(tmp_path: Path) -> None:
+    path = tmp_path / "a.h5"
+    written(path, lambda x: {"x": (x, x)}, 1, counted(range(3)), np.float32(0))
+    config = {"frames": WriterGroupConfig(lambda x: {"x": [x, x]}, 1)}
+    told = "`frames` has containers of other types in the file. Write to another file."
+    with pytest.raises(StorageError, match=told):
+        HDF5StorageWriter(path, config, np.float32(0), mode="a").__enter__()
+
+
+def test_a_file_that_this_process_has_open_elsewhere_is_not_continued(tmp_path: Path) -> None:
+    path = tmp_path / "a.h5"
+    count(path, range(3))
+    told = "If this process has it open, in a reader or in h5py, close it there first"
+    with h5py.File(path, "r", locking=False), pytest.raises(StorageError, match=told):
+        HDF5StorageWriter(path, ONE, np.float32(0), mode="a").__enter__()
+    count(path, range(3, 5), mode="a")
+    assert frames(path)[1] == [0, 1, 2, 3, 4]
+
+
+def test_an_array_that_is_too_large_for_a_row_is_named(tmp_path: Path) -> None:
+    huge = np.broadcast_to(np.float64(0), (2**29,))
+    told = r"`frames` gives `value` of 4294967296 bytes, and one array has 4294967288 a row at most"
+    with pytest.raises(ValueError, match=told):
+        HDF5StorageWriter(tmp_path / "a.h5", ONE, huge)
+
+
 @pytest.mark.parametrize(
     ("view", "schedule", "difference"),
     [

@@ -151,6 +151,32 @@ def test_rows_that_are_not_there_are_named(
     assert message in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("where", "message"),
+    [
+        (lambda row: row.speed, "at the top there is no 'speed'; there is 'energy', 'position'"),
+        (lambda row: row.energy[0], "energy has no parts, and got 0; index what is read"),
+    ],
+)
+def test_a_part_that_is_not_there_is_named(where: Any, message: str, path: Path) -> None:
+    with HDF5StorageReader(path) as reader, pytest.raises(LookupError) as caught:
+        reader.focus_group("frames").focus(where)
+    assert str(caught.value) == f"`focus` finds no such part: {message}."
+
+
+def test_what_is_to_be_written_once_may_come_yet(tmp_path: Path) -> None:
+    config = {"start": WriterGroupConfig(lambda state: state, Once())}
+    with HDF5StorageWriter(tmp_path / "a.h5", config, np.float32(3)) as writer:
+        assert writer.path == str(tmp_path / "a.h5")
+        with HDF5StorageReader(tmp_path / "a.h5") as reader:
+            told = r"`start` was not written: at the last look; `reader.refresh\(\)` looks again"
+            with pytest.raises(IndexError, match=told):
+                reader.focus_group("start")[...]
+        writer.log(np.float32(3), 0)
+    with HDF5StorageReader(tmp_path / "a.h5") as reader:
+        assert reader.focus_group("start")[...] == 3
+
+
 def test_what_was_written_once_has_no_rows(path: Path, tmp_path: Path) -> None:
     with HDF5StorageReader(path) as reader:
         group = reader.focus_group("nested/0")

@@ -48,7 +48,7 @@ def write_tables(
         for at, wanted in enumerate(tables):
             write(*[""] * (at > 0 or not keys))
             _write(wanted)
-    elif tables:
+    else:
         _write_rows(labels, found, keys, infos, names)
 
 

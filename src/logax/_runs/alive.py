@@ -13,7 +13,7 @@ import os
 
 try:
     import fcntl
-except ImportError:  # not on every system
+except ImportError:  # pragma: no cover - not on every system
     fcntl = None  # type: ignore[assignment]
 
 from logax._runs.format import LOCK, SUFFIX
@@ -33,7 +33,7 @@ class Lock:
     def __init__(self, path: str) -> None:
         self._path = lock_of(path)
         self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | _CAREFULLY, 0o666)
-        if fcntl is not None:
+        if fcntl is not None:  # pragma: no branch - not on every system
             with contextlib.suppress(OSError):  # of file systems without locks
                 fcntl.flock(self._fd, fcntl.LOCK_EX)
 
@@ -61,7 +61,7 @@ def is_alive(path: str) -> bool:
     except OSError:
         return False
     try:
-        if fcntl is None:
+        if fcntl is None:  # pragma: no cover - not on every system
             return True
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)  # which others who look may have too
     except OSError:  # its writer has it, or the file system has no locks

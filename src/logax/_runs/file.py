@@ -183,5 +183,5 @@ def _forked() -> None:
 
 
 _written: weakref.WeakSet[RunsFile] = weakref.WeakSet()
-if hasattr(os, "register_at_fork"):
+if hasattr(os, "register_at_fork"):  # pragma: no branch - not on every system
     os.register_at_fork(after_in_child=_forked)

@@ -84,7 +84,7 @@ def _locked(fd: int, kind: int) -> bool:
         fcntl.flock(fd, kind | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
-    except OSError as error:
+    except OSError as error:  # pragma: no cover - of file systems without locks
         if error.errno not in _NO_LOCKS:
             raise
     return True

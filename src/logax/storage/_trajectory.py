@@ -227,7 +227,7 @@ def _move(part: str, whole: str, replaces: bool) -> None:
         os.link(part, whole)
     except FileExistsError:
         raise
-    except OSError:  # a file system without links
+    except OSError:  # pragma: no cover - of a file system without links
         if os.path.lexists(whole):
             raise FileExistsError(whole) from None
         os.rename(part, whole)

@@ -82,11 +82,8 @@ def _joined(bundle: list[Columns]) -> Portion:
         for parts in zip(*(columns.arrays for columns in bundle), strict=True)
     ]
     order = np.concatenate([columns.order for columns in bundle], axis)
-    real = None
-    if any(columns.real is not None for columns in bundle):
-        masks = [np.ones_like(c.order, bool) if c.real is None else c.real for c in bundle]
-        real = np.concatenate(masks, axis)
-    whole = dataclasses.replace(first, arrays=arrays, order=order, real=real)
+    # Columns with a mask have streams of their own, and are alone in their bundle.
+    whole = dataclasses.replace(first, arrays=arrays, order=order)
     return (whole if _is_sorted(bundle) else _sorted(whole)).portion(sites)
 
 
@@ -100,17 +97,14 @@ def _is_sorted(bundle: list[Columns]) -> bool:
 def _sorted(columns: Columns) -> Columns:
     """With the records of each stream in the order of the program."""
     axis = 0 if columns.single else 1
-    last = np.iinfo(np.int64).max
-    order = columns.order if columns.real is None else np.where(columns.real, columns.order, last)
-    index = np.argsort(order, axis=axis, kind="stable")
+    index = np.argsort(columns.order, axis=axis, kind="stable")
 
     def moved(x: Any) -> Any:
         shape = index.shape + (1,) * (x.ndim - index.ndim)
         return np.take_along_axis(x, index.reshape(shape), axis)
 
-    real = None if columns.real is None else moved(columns.real)
     arrays = [moved(x) for x in columns.arrays]
-    return dataclasses.replace(columns, arrays=arrays, order=moved(columns.order), real=real)
+    return dataclasses.replace(columns, arrays=arrays, order=moved(columns.order))
 
 
 def streams_of(

@@ -92,7 +92,7 @@ def telling_loss(what: str, path: str, records: int) -> Iterator[None]:
 def _lock(fd: int, kind: int = fcntl.LOCK_EX) -> None:
     try:
         fcntl.flock(fd, kind)
-    except OSError as error:
+    except OSError as error:  # pragma: no cover - of file systems without locks
         if error.errno not in _NO_LOCKS:
             raise
 
