@@ -89,16 +89,14 @@ def _emit_abstract(*_: Any, **__: Any) -> tuple[list[Any], Any]:
 
 def _emit_batch(args: Any, dims: Any, *, arrival: Arrival) -> tuple[list[Any], list[Any]]:
     size = next(x.shape[d] for x, d in zip(args, dims, strict=True) if d is not None)
-    token, call = (  # there is one call, whatever its lanes
-        x if d is None else _any_of(x, d) for x, d in zip(args[:2], dims[:2], strict=True)
-    )
-    others = zip(args[2:], dims[2:], strict=True)
-    operands = [x if d is None else jnp.moveaxis(x, d, 0) for x, d in others]
-    flags = [(False, *arrival.batched[0])]
-    pairs = zip(dims[2:], arrival.batched[1:], strict=True)
-    flags += [(d is not None, *over) for d, over in pairs]
-    wider = arrival._replace(lanes=(size, *arrival.lanes), batched=tuple(flags))
-    return emit_p.bind(token, call, *operands, arrival=wider), []
+    first = 2 + arrival.packet.sharded  # there is one call, and one shard, whatever its lanes
+    pairs = list(zip(args, dims, strict=True))
+    common = [x if d is None else _any_of(x, d) for x, d in pairs[:first]]
+    operands = [x if d is None else jnp.moveaxis(x, d, 0) for x, d in pairs[first:]]
+    varies = [False] * (first - 1) + [d is not None for d in dims[first:]]
+    flags = tuple((own, *over) for own, over in zip(varies, arrival.batched, strict=True))
+    wider = arrival._replace(lanes=(size, *arrival.lanes), batched=flags)
+    return emit_p.bind(*common, *operands, arrival=wider), []
 
 
 def _emit_jvp(primals: Any, tangents: Any, *, arrival: Arrival) -> tuple[list[Any], list[Any]]:
