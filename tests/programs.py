@@ -24,10 +24,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from recorder import Namespace, ignore
 
 State = Any  # a dict of `x`, `n` and `v`
+
+disagreements_are_known = pytest.mark.xfail(
+    strict=False, reason="many programs with all transformations: a few do not agree yet"
+)
+"""For tests that draw many programs; what they find is shown, and is still to be mended."""
 
 
 def wrap(x: Any) -> Any:
