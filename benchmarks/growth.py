@@ -8,7 +8,6 @@ with a `jax.debug.callback` for each log. Delivery on the host is waited for, an
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -224,10 +223,8 @@ def _sites(number: int) -> Program:
     return Program(by_hand, said, jnp.float32(1))
 
 
-_powers = functools.partial(map, lambda power: 10**power)
-
 CURVES = [
-    Curve("records in a call", tuple(_powers(range(7))), _records, 10_000, most=1000),
+    Curve("records in a call", tuple(10**k for k in range(7)), _records, 10_000, most=1000),
     Curve(
         "lanes of vmap, 100 records each", (1, 4, 16, 64, 256, 1024, 4096), _lanes, 4096, most=16
     ),

@@ -27,3 +27,14 @@ def said_by(name: str, *options: str, folder: Path = ROOT) -> list[str]:
 
 def iterations_in(lines: list[str]) -> list[int]:
     return [int(found[1]) for line in lines if (found := re.match(r"Optim.*: iter=(\d+) ", line))]
+
+
+def numbers_in(line: str) -> list[float]:
+    """All numbers of a line."""
+    return [float(found) for found in re.findall(r"-?\d+\.?\d*(?:e[-+]?\d+)?", line)]
+
+
+def line_of(lines: list[str], start: str) -> str:
+    """The one line that starts so."""
+    (found,) = [line for line in lines if line.startswith(start)]
+    return found

@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from examples import said_by
+from examples import line_of, numbers_in, said_by
 from logax.storage import HDF5StorageReader
 
 pytestmark = pytest.mark.slow
-
-
-def numbers_in(line: str) -> list[float]:
-    return [float(found) for found in re.findall(r"-?\d+\.?\d*(?:e[-+]\d+)?", line)]
-
-
-def starting(lines: list[str], text: str) -> str:
-    (found,) = [line for line in lines if line.startswith(text)]
-    return found
 
 
 def assert_drawn(lines: list[str], output: Path) -> None:
@@ -33,14 +23,14 @@ def test_the_sampler_accepts_what_it_aims_at_and_diverges_in_the_funnel(tmp_path
     few = ("--warmup", "200", "--steps", "200", "--chains", "8")
     lines = said_by("sampler.py", *few, "--output", str(output))
     for key in ("warmup/acceptance", "warmup/step_size", "acceptance", "divergent", "leapfrogs"):
-        assert starting(lines, f"{key}: ").startswith(f"{key}: 8 lanes of 200 records of ")
-    accepted, target, diverged, steps = numbers_in(starting(lines, "accepted "))
+        assert line_of(lines, f"{key}: ").startswith(f"{key}: 8 lanes of 200 records of ")
+    accepted, target, diverged, steps = numbers_in(line_of(lines, "accepted "))
     assert abs(accepted - target) < 0.15
     assert steps == 1600
     assert 0 < diverged < 400
-    inside, outside = numbers_in(starting(lines, "log_spread where "))
+    inside, outside = numbers_in(line_of(lines, "log_spread where "))
     assert inside < outside
-    mean, _, reduction = numbers_in(starting(lines, "mean "))
+    mean, _, reduction = numbers_in(line_of(lines, "mean "))
     assert abs(mean - 4.4) < 2
     assert reduction < 1.5
     assert_drawn(lines, output)
@@ -51,11 +41,11 @@ def test_a_numpyro_model_is_evaluated_as_often_as_its_kernel_says(tmp_path: Path
     few = ("--steps", "100", "--chains", "3")
     lines = said_by("numpyro_model.py", *few, "--output", str(output))
     for key in ("acceptance", "step_size", "leapfrogs", "divergent"):
-        assert starting(lines, f"nuts/{key}: ").startswith(f"nuts/{key}: 3 lanes of 200 records ")
-    accepted, target, _ = numbers_in(starting(lines, "accepted "))
+        assert line_of(lines, f"nuts/{key}: ").startswith(f"nuts/{key}: 3 lanes of 200 records ")
+    accepted, target, _ = numbers_in(line_of(lines, "accepted "))
     assert abs(accepted - target) < 0.15
-    leapfrogs = numbers_in(starting(lines, "leapfrogs "))
-    evaluations = numbers_in(starting(lines, "evaluations "))
+    leapfrogs = numbers_in(line_of(lines, "leapfrogs "))
+    evaluations = numbers_in(line_of(lines, "evaluations "))
     assert len(set(leapfrogs)) == 3
     # Each chain looks at its start twice more.
     assert np.subtract(evaluations, leapfrogs).tolist() == [2, 2, 2]
@@ -66,7 +56,7 @@ def test_numpyro_is_watched_with_nothing_wrapped(tmp_path: Path) -> None:
     lines = said_by(
         "numpyro_model.py", "--steps", "100", "--chains", "3", "--live", folder=tmp_path
     )
-    middle, low, high = numbers_in(starting(lines, "mean "))
+    middle, low, high = numbers_in(line_of(lines, "mean "))
     assert low < middle < high
     assert abs(middle - 4.4) < 2
     assert not list(tmp_path.iterdir())
@@ -85,10 +75,10 @@ def test_the_liquid_keeps_its_energy_and_goes_on_from_its_file(tmp_path: Path) -
     lines = said_by("lennard_jones.py", "--steps", "100", *where)
     assert lines[0] == "from step 20 to 100"
     assert "100 steps and 20 frames, complete: True" in lines
-    energy, off = numbers_in(starting(lines, "energy "))
+    energy, off = numbers_in(line_of(lines, "energy "))
     assert abs(energy + 4.39) < 0.02
     assert off < 0.002
-    distance, density = numbers_in(starting(lines, "nearest neighbours at "))
+    distance, density = numbers_in(line_of(lines, "nearest neighbours at "))
     assert abs(distance - 1.1) < 0.05
     assert 2.5 < density < 3.5
     assert_drawn(lines, output)
@@ -106,7 +96,7 @@ def test_the_devices_are_told_apart_and_their_mean_is_the_global_loss(tmp_path: 
     output = tmp_path / "data_parallel.png"
     lines = said_by("data_parallel.py", "--output", str(output))
     for key in ("loss", "gradient_norm", "global/loss", "global/gradient_norm"):
-        assert starting(lines, f"{key}: ").startswith(f"{key}: 400 records of float32[4], ")
+        assert line_of(lines, f"{key}: ").startswith(f"{key}: 400 records of float32[4], ")
     table = lines.index("  device   loss  gradient norm") + 1
     devices = np.array([numbers_in(line) for line in lines[table : table + 4]])
     assert devices[:, 0].tolist() == [0, 1, 2, 3]
@@ -115,6 +105,6 @@ def test_the_devices_are_told_apart_and_their_mean_is_the_global_loss(tmp_path: 
     assert abs(losses.mean() - loss) < 0.001
     assert norm < norms.mean()
     assert losses[2] > losses[[0, 1, 3]].max() + 0.2
-    assert numbers_in(starting(lines, "the mean of the devices "))[0] < 1e-6
+    assert numbers_in(line_of(lines, "the mean of the devices "))[0] < 1e-6
     assert "the labels of device 2 look wrong" in lines
     assert_drawn(lines, output)
