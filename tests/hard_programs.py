@@ -452,6 +452,22 @@ def shards_that_log_and_speak_in_a_loop(ns: Namespace, state: State) -> State:
 
 
 @hard
+def a_while_loop_in_which_only_shards_log(ns: Namespace, state: State) -> State:
+    def shard(x: Any) -> Any:
+        ns.log({"shards/x": x}, step=4)
+        return wrap(x + jax.lax.psum(x, "shards"))
+
+    def body(state: State) -> State:
+        xs = ns.shards(shard, 2, "shards")(state["v"][:2])
+        return {**state, "n": state["n"] + 1, "v": jnp.append(xs, state["v"][2])}
+
+    ns.log({"loss": state["x"]})
+    state = ns.while_loop(lambda s: s["n"] < 5, body, state)
+    ns.log({"loss": state["v"][0]})
+    return state
+
+
+@hard
 def rules_that_log_under_a_gradient_in_a_loop(ns: Namespace, state: State) -> State:
     def doubled(x: Any) -> Any:
         ns.log({"run": x})

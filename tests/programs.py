@@ -24,16 +24,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 from recorder import Namespace, ignore
 
 State = Any  # a dict of `x`, `n` and `v`
-
-disagreements_are_known = pytest.mark.xfail(
-    strict=False, reason="many programs with all transformations: a few do not agree yet"
-)
-"""For tests that draw many programs; what they find is shown, and is still to be mended."""
 
 
 def wrap(x: Any) -> Any:
@@ -112,7 +106,7 @@ class Scope:
     """
 
     namespace: Namespace
-    function: Callable[[State, str], State]
+    function: Callable[[State, str, str], State]
     quiet: Scope | None = None
     counters: tuple[Any, ...] = ()
     prefix: str = ""
@@ -413,7 +407,7 @@ class Call(Statement):
     blocks: tuple[Block, ...]
 
     def run(self, scope: Scope, state: State) -> State:
-        return scope.function(state, scope.prefix)
+        return scope.function(state, scope.prefix, scope.axis)
 
     def lines(self) -> Iterator[str]:
         yield "function()"
@@ -435,10 +429,10 @@ class Program:
         return self.body.run(scope, state)
 
     def _scope(self, namespace: Namespace) -> Scope:
-        def function(state: State, prefix: str) -> State:
-            return self.function.run(scope.named(prefix), state)
+        def function(state: State, prefix: str, axis: str) -> State:
+            return self.function.run(replace(scope.named(prefix), axis=axis), state)
 
-        scope = Scope(namespace, namespace.jit(function, static_argnums=1))
+        scope = Scope(namespace, namespace.jit(function, static_argnums=(1, 2)))
         return scope
 
     def __repr__(self) -> str:

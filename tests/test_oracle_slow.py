@@ -24,7 +24,7 @@ from oracle_checks import (
     check_tags,
 )
 from program_strategies import programs, programs_for_gradients, states
-from programs import REAL, State, disagreements_are_known
+from programs import REAL, State
 
 pytestmark = pytest.mark.slow
 
@@ -33,7 +33,6 @@ def in_parts(parts: int, examples: int, **strategies: Any) -> Callable[[Any], An
     """Run a check on `examples` random draws, in `parts` tests of one seed each."""
 
     def decorate(check: Callable[..., None]) -> Any:
-        @disagreements_are_known
         @pytest.mark.parametrize("part", range(parts))
         def test(part: int) -> None:
             run = settings(max_examples=examples // parts)

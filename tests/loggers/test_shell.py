@@ -172,6 +172,43 @@ def test_of_nested_lanes_those_within_a_run_are_its_own():
         }
 
 
+@pytest.mark.parametrize("buffer", [1, 64])
+def test_lanes_of_a_run_are_told_in_branches_that_they_take_apart(buffer):
+    logger = MemoryLogger()
+
+    def branches(x):
+        def body(x, i):
+            def large(x):
+                logax.log({"large": x}, step=i)
+                return x / 2
+
+            def small(x):
+                logax.log({"small": x}, step=i)
+                return x * 3
+
+            return jax.lax.cond(x > 4, large, small, x), None
+
+        return jax.lax.scan(body, x, jnp.arange(4))[0]
+
+    def lanes(state, xs):
+        return jax.vmap(logger.tap(branches, state, buffer=buffer))(xs)
+
+    starts = np.arange(1.0, 7.0, dtype=np.float32).reshape(2, 3)
+    jax.vmap(lanes)(jax.vmap(logger.init)(keys(2)), starts)
+    logax.flush()
+    for run, own in zip(logger.runs, starts, strict=True):
+        for lane, x in enumerate(own):
+            wanted = []
+            for step in range(4):
+                wanted.append(({"large" if x > 4 else "small": x}, step))
+                x = x / 2 if x > 4 else x * 3
+            found = [
+                (r.values, int(r.steps["step"])) for r in run.records if r.stream.lane == (lane,)
+            ]
+            assert sorted(found, key=lambda pair: pair[1]) == wanted
+        assert {r.stream.lane for r in run.records} == {(0,), (1,), (2,)}
+
+
 def test_shards_are_streams_of_a_run():
     logger = MemoryLogger()
     state = logger.init(jax.random.key(0))

@@ -11,10 +11,10 @@ import numpy as np
 
 import logax
 from logax.loggers import SaveLogger
-from soak.processes import most_resident, resident
+from soak.processes import footprint, most_resident
 
 KEYS = 10
-QUEUE = 16 * 2**20  # bytes
+QUEUE = 4 * 2**20  # bytes
 _CYCLE = 2**20  # so that every value is a float32
 
 
@@ -40,15 +40,16 @@ def write(folder: str, lanes: int, steps: int, parts: int, buffer: int) -> dict[
     logger = SaveLogger(folder)
     length = steps // parts
     part = _program(logger, lanes, length, buffer)
-    now, most = [], []
+    resident, blocks, most = [], [], []
     for number in range(parts):
         assert (part(np.int32(number * length)) == length).all()
         if (number + 1) % (parts // 20) == 0:
-            logax.flush()
-            now.append(resident())
+            now = footprint()
+            resident.append(now.resident)
+            blocks.append(now.blocks)
             most.append(most_resident())
     logger.close()
-    return {"resident": now, "most": most}
+    return {"resident": resident, "blocks": blocks, "most": most}
 
 
 def _program(logger: SaveLogger, lanes: int, length: int, buffer: int) -> Any:

@@ -223,7 +223,8 @@ class _Dropped:
             values = [_NOTHING] * packet.sites[0].width
             gate = np.ones(1, bool) if packet.gated[0] else None
             rows = Rows(values, np.array([place]), gate)
-            operands = packet.flat(np.asarray(self._number), np.asarray(shard), _NOTHING, [rows])
+            number, owner = np.asarray(self._number), (np.zeros((), np.uint32), _NOTHING)
+            operands = packet.flat(number, np.asarray(shard), owner, [rows])
             yield Parcel(packet, (), ((),) * len(operands), operands, dropped=True)
 
 

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from logax._compat import Array
 from logax._delivery.calls import forget
-from logax._delivery.emit import emit, shard_here
+from logax._delivery.emit import emit, lanes_of, owned, shard_here
 from logax._delivery.packets import Packet, Parcel, Rows, Site, Stream
 from logax._delivery.places import batch_of
 from logax._delivery.routes import Batch
@@ -35,7 +35,8 @@ def send(
         None if gate is None else jnp.expand_dims(gate, 0),
     )
     zero = jnp.zeros((), jnp.int32)
-    send_rows([(spec, rows)], take, zero, zero, owner, in_turn=True)
+    lanes = zero if owner is None else lanes_of([*operands, owner])
+    send_rows([(spec, rows)], take, zero, lanes, owner, in_turn=True)
 
 
 def send_rows(
@@ -68,7 +69,8 @@ def send_rows(
         on_shard=shard is not None,
         owned=owner is not None,
     )
-    operands = packet.flat(number, shard, owner, [rows for _, rows in columns])
+    owners = () if owner is None else owned(owner, lanes)
+    operands = packet.flat(number, shard, owners, [rows for _, rows in columns])
     emit(packet, lanes, operands, take, in_turn=in_turn)
 
 

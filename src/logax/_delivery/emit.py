@@ -4,7 +4,9 @@
 all of them. Gates are operands and are applied on the host, so that lanes and branches that JAX
 runs without meaning it stay silent. `open_p` asks the host for the number of a call, where a tapped
 function is part of a larger program. `lanes_p` is zero, with a lane axis wherever one of its
-operands has one: it tells every emission of a call which lanes the call has.
+operands has one: it tells every emission of a call which lanes the call has. `levels_p` says, as
+data, over which levels of lanes the number of an owner varies: a `cond` whose predicate varies
+gives a lane axis to all that its branches see, so that what an emission gets there does not tell.
 """
 
 from __future__ import annotations
@@ -77,6 +79,11 @@ def lanes_of(arrays: Sequence[Array]) -> Array:
     return lanes_p.bind(jnp.zeros((), jnp.int32), *arrays)
 
 
+def owned(owner: Array, lanes: Array) -> tuple[Array, Array]:
+    """The number of an owner as operands of an emission with these lanes."""
+    return levels_p.bind(owner, lanes, number=0, varying=0), owner
+
+
 def shard_here() -> Array | None:
     """The index of the shard, if this part of the program is traced inside a `shard_map`."""
     axes = jax.sharding.get_abstract_mesh().manual_axes
@@ -89,7 +96,7 @@ def _emit_abstract(*_: Any, **__: Any) -> tuple[list[Any], Any]:
 
 def _emit_batch(args: Any, dims: Any, *, arrival: Arrival) -> tuple[list[Any], list[Any]]:
     size = next(x.shape[d] for x, d in zip(args, dims, strict=True) if d is not None)
-    first = 2 + arrival.packet.sharded  # there is one call, and one shard, whatever its lanes
+    first = 1 + arrival.packet.common  # there is one call, and one shard, whatever its lanes
     pairs = list(zip(args, dims, strict=True))
     common = [x if d is None else _any_of(x, d) for x, d in pairs[:first]]
     operands = [x if d is None else jnp.moveaxis(x, d, 0) for x, d in pairs[first:]]
@@ -139,10 +146,20 @@ def _lanes_jvp(primals: Any, tangents: Any) -> tuple[Array, Any]:
     return zero, ad.Zero(jax.typeof(zero).to_tangent_aval())
 
 
+def _levels_batch(args: Any, dims: Any, *, number: int, varying: int) -> tuple[Array, None]:
+    each = [x if d is None else _any_of(x, d) for x, d in zip(args, dims, strict=True)]
+    varying |= (dims[0] is not None) << number
+    return levels_p.bind(*each, number=number + 1, varying=varying), None
+
+
+def _levels(*_: Any, number: int, varying: int) -> Array:
+    return jnp.uint32(varying)
+
+
 def _any_of(x: Array, axis: int) -> Array:
     """The value of some lane; zero where there is none."""
     if x.shape[axis] == 0:
-        return jnp.zeros((), jnp.int32)
+        return jnp.zeros((), x.dtype)
     return jax.lax.index_in_dim(x, 0, axis, keepdims=False)
 
 
@@ -170,3 +187,9 @@ lanes_p.def_abstract_eval(lambda zero, *arrays: zero)
 batching.primitive_batchers[lanes_p] = _lanes_batch
 ad.primitive_jvps[lanes_p] = _lanes_jvp
 mlir.register_lowering(lanes_p, lambda context, zero, *arrays: [zero])
+
+levels_p = jex.Primitive("logax_levels")
+levels_p.def_impl(_levels)
+levels_p.def_abstract_eval(lambda *_, **__: jax.core.ShapedArray((), np.dtype(np.uint32)))
+batching.primitive_batchers[levels_p] = _levels_batch
+mlir.register_lowering(levels_p, mlir.lower_fun(_levels, multiple_results=False))

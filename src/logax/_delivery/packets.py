@@ -97,9 +97,10 @@ class Stream:
 class Packet:
     """What the operands of one emission are.
 
-    They come in this order: the number of the call; in a `shard_map` the index of the shard; the
-    number of the owner, where records have one; for each site its arrays, the places of its records
-    in the order, and its gate; at the end of a call, how many records each stream had.
+    They come in this order: the number of the call; in a `shard_map` the index of the shard; where
+    records have an owner, over which levels of lanes it varies, and its number; for each site its
+    arrays, the places of its records in the order, and its gate; at the end of a call, how many
+    records each stream had.
 
     Attributes:
       sites: The sites, in the order of their operands.
@@ -124,12 +125,22 @@ class Packet:
         """Whether this is of a shard."""
         return self.on_shard or bool(self.streams[self.stream].shards)
 
+    @functools.cached_property
+    def common(self) -> int:
+        """How many operands come first that are the same in all lanes."""
+        return 1 + self.sharded + self.owned
+
     def flat(
-        self, call: Any, shard: Any, owner: Any, rows: list[Rows], ends: Sequence[Any] = ()
+        self,
+        call: Any,
+        shard: Any,
+        owner: Sequence[Any],
+        rows: list[Rows],
+        ends: Sequence[Any] = (),
     ) -> list[Any]:
-        """The operands."""
+        """The operands; those of an owner are made by `owned`."""
         operands = [call, shard] if self.sharded else [call]
-        operands += [owner] if self.owned else []
+        operands += owner if self.owned else []
         for each in rows:
             operands += [*each.arrays, each.order]
             operands += [] if each.gate is None else [each.gate]
@@ -145,7 +156,7 @@ class Packet:
     @functools.cached_property
     def spans(self) -> list[tuple[int, int, bool]]:
         """For each site where its arrays begin and end, and whether a gate comes after."""
-        spans, at = [], 1 + self.sharded + self.owned
+        spans, at = [], self.common + self.owned
         for site, gated in zip(self.sites, self.gated, strict=True):
             spans.append((at, at + site.width, gated))
             at += site.width + 1 + gated
@@ -204,8 +215,11 @@ class Parcel(NamedTuple):
         """Whose records these are."""
         if not self.packet.owned:
             return None
-        at = 1 + self.packet.sharded
-        return Owner(self.operands[at], self.batched[at])
+        at = self.packet.common
+        over, levels = self.batched[at], int(self.operands[at - 1])
+        inner = len(over) - 1  # the level that was first, of all
+        varies = [own and bool(levels >> (inner - i) & 1) for i, own in enumerate(over)]
+        return Owner(self.operands[at], tuple(varies))
 
     def shard_of_call(self) -> int:
         """Which of its call's shards this is of; each shard around a call has its own call."""

@@ -48,12 +48,19 @@ class Options:
 
 
 class Given(NamedTuple):
-    """What is at hand everywhere: the number of the call, its lanes, the shard, and the owner."""
+    """What is at hand everywhere.
+
+    Attributes:
+      call: Its number.
+      lanes: Its lanes (`lanes_of`).
+      shard: The index of the shard.
+      owner: Whose its records are (`owned`), if they have an owner.
+    """
 
     call: Array
     lanes: Array
     shard: Array
-    owner: Array | None = None
+    owner: tuple[Array, ...] = ()
 
 
 class Tap(Harvest):
@@ -220,14 +227,15 @@ class Tap(Harvest):
         return next((n for n in range(most, most // 2, -1) if length % n == 0), most)
 
     def waits(self, census: Census) -> bool:
-        """Where the buffer has room for an iteration."""
-        bound = _bound(census)
+        """Where the buffer has room for an iteration; shards inside have buffers of their own."""
+        bound = _bound(_outside_of_shards(census))
         return bool(self._buffers) and bound is not None and 0 < bound <= self.options.buffer
 
     def lacks_room(self, frame: Frame, states: dict[str, Tree], census: Census) -> Array:
         """Whether the records of one iteration might not fit."""
         buffer = self._buffers[frame.shards]
-        return buffer.lacks_room(states[f"buffer{frame.shards}"], _bound(census))
+        bound = _bound(_outside_of_shards(census))
+        return buffer.lacks_room(states[f"buffer{frame.shards}"], bound)
 
     def took(self, frame: Frame) -> None:
         """Let go of what is enough for an emission."""
@@ -299,7 +307,7 @@ class Tap(Harvest):
             self._streams,
             bool(ends),
             self.on_one_shard,
-            given.owner is not None,
+            bool(given.owner),
         )
         operands = packet.flat(given.call, given.shard, given.owner, [*rows.values()], ends)
         emit(packet, given.lanes, operands, receive)
@@ -359,6 +367,10 @@ def _whole(spec: LogSpec) -> Entry:
     """All entries of a log as one, as far as their arrays go."""
     leaves = tuple(leaf for entry in spec.entries for leaf in entry.leaves)
     return Entry(", ".join(entry.key for entry in spec.entries), None, leaves)
+
+
+def _outside_of_shards(census: Census) -> Census:
+    return {name: tally for name, tally in census.items() if not tally.shards}
 
 
 def _bound(census: Census) -> int | None:

@@ -12,7 +12,7 @@ from logax import _compat
 from logax._checks import as_names, as_text, at_least_one, one_of
 from logax._compat import Array, Tree
 from logax._delivery.calls import begin, begin_inside, forget, started
-from logax._delivery.emit import lanes_of, opened, shard_here
+from logax._delivery.emit import lanes_of, opened, owned, shard_here
 from logax._delivery.records import record
 from logax._delivery.routes import Route, Takes
 from logax._delivery.troubles import troubles
@@ -132,13 +132,13 @@ def _tapped(traced: Traced, options: Options) -> tuple[list[Array], None]:
     if not census:
         traced.notes.add("silent")
         return walk(frame, traced.jaxpr, traced.args), None
-    owner = [] if traced.owner is None else [traced.owner]
+    owner = () if traced.owner is None else (traced.owner,)
     lanes = lanes_of([*traced.args, *owner, *_compat.parts(traced.jaxpr)[1]])
     call = opened(lanes, traced.ticket.begin_inside) if traced.number is None else traced.number
     shard = shard_here()
     harvest.on_one_shard = shard is not None
     shard = jnp.zeros((), jnp.int32) if shard is None else shard
-    frame.given = Given(call, lanes, shard, traced.owner)
+    frame.given = Given(call, lanes, shard, owned(*owner, lanes) if owner else ())
     frame.states = _compat.laid_with(harvest.started(), traced.args)
     results = walk(frame, traced.jaxpr, traced.args)
     harvest.end(frame)
