@@ -57,14 +57,7 @@ CASES: list[Case] = [
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the rows that are asked for, and show them."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--only", default="", metavar="TEXT", help="rows with this text in them")
-    parser.add_argument("--quick", action="store_true", help="three repetitions: does it run?")
-    parser.add_argument("--seconds", type=float, default=6.0, help="time for a row (6)")
-    parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="write results there")
-    parser.add_argument("--plot", type=pathlib.Path, metavar="PNG", help="draw the curves there")
-    parser.add_argument("--show", type=pathlib.Path, metavar="FILE", help="its table, run nothing")
-    parser.add_argument("--list", action="store_true", help="show the rows, run nothing")
+    parser = _parser()
     options = parser.parse_args(arguments)
     if options.show:
         show(json.loads(options.show.read_text()), options.plot)
@@ -77,6 +70,28 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print("\n".join(f"{case.group}: {case.name}" for case in chosen))
         print("\n".join(f"growth: {curve.title}" for curve in curves))
         return
+    report = measured(chosen, curves, options)
+    if options.json:
+        options.json.write_text(json.dumps(report, indent=1) + "\n")
+    show(report, options.plot)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--only", default="", metavar="TEXT", help="rows with this text in them")
+    parser.add_argument("--quick", action="store_true", help="three repetitions: does it run?")
+    parser.add_argument("--seconds", type=float, default=6.0, help="time for a row (6)")
+    parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="write results there")
+    parser.add_argument("--plot", type=pathlib.Path, metavar="PNG", help="draw the curves there")
+    parser.add_argument("--show", type=pathlib.Path, metavar="FILE", help="its table, run nothing")
+    parser.add_argument("--list", action="store_true", help="show the rows, run nothing")
+    return parser
+
+
+def measured(
+    chosen: Sequence[Case], curves: Sequence[growth.Curve], options: argparse.Namespace
+) -> dict[str, Any]:
+    """Run rows and curves: all that goes to the tables and to the file."""
     without = (peers, loops, trajectories, trackers)
     for library in [name for module in without for name in module.missing()]:
         print(f"{library} is not installed: no rows that need it", file=sys.stderr)
@@ -91,16 +106,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for curve in curves:
         print(f"growth: {curve.title} ...", file=sys.stderr, flush=True)
         grown.append(curve.run(effort))
-    report = {
+    return {
         **surroundings(),
         "quick": options.quick,
         "rows": rows,
         "remarks": remarks,
         "curves": grown,
     }
-    if options.json:
-        options.json.write_text(json.dumps(report, indent=1) + "\n")
-    show(report, options.plot)
 
 
 def show(report: dict[str, Any], picture: pathlib.Path | None) -> None:

@@ -44,26 +44,34 @@ def scalar_logged(x: Any) -> Any:
 
 
 def ten_scalars() -> tuple[Side, Side]:
-    def metrics(carry: Any) -> list[Any]:
-        return [carry * (k + 1) for k in range(10)]
-
     def by_hand(x: Any) -> Any:
         def body(carry: Any, i: Any) -> Any:
             carry = step(carry)
-            return carry, (metrics(carry), i)
+            return carry, (ten(carry), i)
 
         carry, (values, steps) = jax.lax.scan(body, x, jnp.arange(STEPS))
         return carry, values, [steps]
 
-    def logged(x: Any) -> Any:
-        def body(carry: Any, i: Any) -> Any:
-            carry = step(carry)
-            log({f"metric_{k}": value for k, value in enumerate(metrics(carry))}, step=i)
-            return carry, None
+    return _compiled(jnp.float32(1), by_hand, spool(ten_logged))
 
-        return jax.lax.scan(body, x, jnp.arange(STEPS))[0]
 
-    return _compiled(jnp.float32(1), by_hand, spool(logged))
+def ten(carry: Any) -> list[Any]:
+    """Ten scalars of an iteration."""
+    return [carry * (k + 1) for k in range(10)]
+
+
+def log_ten(carry: Any, i: Any) -> None:
+    """The same in one log."""
+    log({f"metric_{k}": value for k, value in enumerate(ten(carry))}, step=i)
+
+
+def ten_logged(x: Any) -> Any:
+    def body(carry: Any, i: Any) -> Any:
+        carry = step(carry)
+        log_ten(carry, i)
+        return carry, None
+
+    return jax.lax.scan(body, x, jnp.arange(STEPS))[0]
 
 
 def vector() -> tuple[Side, Side]:

@@ -29,11 +29,11 @@ _TRIPS = 1024  # of all loops of a nest together
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """One program in three forms.
+    """One program in four forms.
 
     Attributes:
       by_hand: Returns what is logged, as `(out, values, ())`.
-      said: Makes it from what to do with the values, given their names.
+      said: Makes the other forms from what is done with the values, which have names there.
       x: What it is called with.
       lanes: Whether it runs under `vmap`.
     """
@@ -43,8 +43,8 @@ class Program:
     x: Any
     lanes: bool = False
 
-    def harvested(self, name: str) -> Callable[[Any], Any]:
-        """It in one of the forms."""
+    def form(self, name: str) -> Callable[[Any], Any]:
+        """The function that is timed: `BY_HAND`, `SPOOL`, `TAP` or `CALLBACK`."""
         if name == BY_HAND:
             return jax.vmap(self.by_hand, out_axes=(0, 1, 0)) if self.lanes else self.by_hand
         whole = self.said(_call_back if name == CALLBACK else log)
@@ -93,9 +93,9 @@ class Curve:
     def side(self, size: int, name: str) -> Side:
         """One form, to be timed."""
         if self.builds:
-            return Building(lambda: self.program(size).harvested(name), (self.program(size).x,))
+            return Building(lambda: self.program(size).form(name), (self.program(size).x,))
         program = self.program(size)
-        function = jax.jit(program.harvested(name))
+        function = jax.jit(program.form(name))
         if name in (BY_HAND, SPOOL):
             return Call(function, (program.x,), _first)
         return Stream(function, program.x)

@@ -34,7 +34,7 @@ import numpy as np
 
 from benchmarks.case import Case
 from benchmarks.streams import BUFFER, STEPS, Stream, ignore, log_scalars, loop
-from benchmarks.timing import Side
+from benchmarks.timing import Allowance, Side
 from logax import flush, load, spool, tap
 from logax._delivery.worker import worker
 from logax.loggers import SaveLogger
@@ -51,20 +51,6 @@ MOST_BYTES = 1.3
 
 _many = loop(log_scalars(KEYS))
 _one = loop(log_scalars(SCALARS))
-
-
-@dataclasses.dataclass(frozen=True)
-class Allowance:
-    """A time that is given, and what must have been done in it."""
-
-    each: float
-    expected: Any
-
-    def seconds(self, number: int) -> float:
-        return number * self.each
-
-    def results(self) -> Any:
-        return self.expected
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from benchmarks.case import Case
-from benchmarks.columns import GOAL, LANES, STEPS, step
+from benchmarks.columns import GOAL, LANES, STEPS, log_ten, step, ten, ten_logged
 from benchmarks.timing import Call, Side
 from logax import log, spool
 
@@ -68,7 +68,7 @@ def ring_of_ten() -> tuple[Side, Side]:
             i, carry, (rows, steps) = carried
             carry = step(carry)
             slot = i % CAPACITY
-            new = [_put(row, v, slot) for row, v in zip(rows, _ten(carry), strict=True)]
+            new = [_put(row, v, slot) for row, v in zip(rows, ten(carry), strict=True)]
             return i + 1, carry, (new, _put(steps, i, slot))
 
         start = ([jnp.zeros(CAPACITY)] * 10, jnp.zeros(CAPACITY, jnp.int32))
@@ -83,7 +83,7 @@ def ring_of_ten() -> tuple[Side, Side]:
         def body(carried: Any) -> Any:
             i, carry = carried
             carry = step(carry)
-            log({f"metric_{k}": value for k, value in enumerate(_ten(carry))}, step=i)
+            log_ten(carry, i)
             return i + 1, carry
 
         return jax.lax.while_loop(lambda carried: carried[0] < stop, body, (jnp.int32(0), x))[1]
@@ -91,10 +91,6 @@ def ring_of_ten() -> tuple[Side, Side]:
     args = (jnp.float32(1), jnp.int32(STEPS))
     harvested = spool(logged, capacity=CAPACITY)
     return Call(jax.jit(by_hand), args), Call(jax.jit(harvested), args)
-
-
-def _ten(carry: Any) -> list[Any]:
-    return [carry * (k + 1) for k in range(10)]
 
 
 def _scan_logged(x: Any) -> Any:
@@ -115,15 +111,7 @@ def mean_of_vector() -> tuple[Side, Side]:
 
 
 def mean_of_ten() -> tuple[Side, Side]:
-    def logged(x: Any) -> Any:
-        def body(carry: Any, i: Any) -> Any:
-            carry = step(carry)
-            log({f"metric_{k}": value for k, value in enumerate(_ten(carry))}, step=i)
-            return carry, None
-
-        return jax.lax.scan(body, x, jnp.arange(STEPS))[0]
-
-    return _mean(jnp.float32(1), spool(logged, reduce="mean"), _ten)
+    return _mean(jnp.float32(1), spool(ten_logged, reduce="mean"), ten)
 
 
 def _mean(x: Any, harvested: Any, values: Callable[[Any], list[Any]]) -> tuple[Side, Side]:

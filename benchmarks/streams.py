@@ -58,7 +58,9 @@ def ignore(record: Any) -> None:
     pass
 
 
-def loop(say: Callable[[Any, Any], None], advance: Callable[[Any], Any] = step) -> Any:
+def loop(
+    say: Callable[[Any, Any], None], advance: Callable[[Any], Any] = step, steps: int = STEPS
+) -> Any:
     """A scan that advances and says something of each step."""
 
     def function(x: Any) -> Any:
@@ -67,7 +69,7 @@ def loop(say: Callable[[Any, Any], None], advance: Callable[[Any], Any] = step) 
             say(carry, i)
             return carry, None
 
-        return jax.lax.scan(body, x, jnp.arange(STEPS))[0]
+        return jax.lax.scan(body, x, jnp.arange(steps))[0]
 
     return function
 
@@ -115,15 +117,8 @@ def _large(buffer: int) -> Callable[[], tuple[Side, Side]]:
 
     def make() -> tuple[Side, Side]:
         def function(say: Callable[[Any, Any], None]) -> Any:
-            def run(x: Any) -> Any:
-                def body(carry: Any, i: Any) -> Any:
-                    carry = carry * 0.999
-                    say(carry, i)
-                    return carry, None
-
-                return jax.lax.scan(body, x, jnp.arange(50))[0].sum()
-
-            return run
+            run = loop(say, lambda carry: carry * 0.999, steps=50)
+            return lambda x: run(x).sum()
 
         x = jnp.ones(2**18)
         by_jax = jax.jit(function(_call_back(1)))

@@ -80,6 +80,25 @@ class Building:
 
 
 @dataclasses.dataclass(frozen=True)
+class Allowance:
+    """A time that is not measured but given, and what must have been done in it.
+
+    Attributes:
+      each: Seconds.
+      expected: The results that the other side must have.
+    """
+
+    each: float
+    expected: Any
+
+    def seconds(self, number: int) -> float:
+        return number * self.each
+
+    def results(self) -> Any:
+        return self.expected
+
+
+@dataclasses.dataclass(frozen=True)
 class Effort:
     """How long to measure: for one timing, for all repetitions, and how many these may be."""
 
@@ -107,7 +126,8 @@ class Comparison:
 
 def compare(by_hand: Side, logax: Side, effort: Effort, seed: int = 0) -> Comparison:
     """Time both sides, warm, alternating in random order."""
-    times, calls = _timed((by_hand, logax), effort, seed)
+    sides = (by_hand, logax)
+    times, calls = _repeated(sides, _warm_seconds(sides), effort, seed)
     by_hand_median, logax_median = (statistics.median(own) / calls for own in times)
     ratios = [mine / theirs for theirs, mine in zip(*times, strict=True)]
     low, middle, high = statistics.quantiles(ratios, n=4)
@@ -128,22 +148,26 @@ def medians(sides: Sequence[Side], effort: Effort, seed: int = 0) -> list[float]
 
     What takes longer than all of the effort is timed once, and where that builds a program, cold.
     """
-    for side in sides:
-        if not isinstance(side, Building):
-            side.seconds(1)
-    once = [side.seconds(1) for side in sides]
+    once = _warm_seconds(sides)
     if sum(once) > effort.total_seconds:
         return once
-    times, calls = _timed(sides, effort, seed)
+    times, calls = _repeated(sides, once, effort, seed)
     return [statistics.median(own) / calls for own in times]
 
 
-def _timed(sides: Sequence[Side], effort: Effort, seed: int) -> tuple[list[list[float]], int]:
-    """All timings of each side, and of how many calls each is."""
+def _warm_seconds(sides: Sequence[Side]) -> list[float]:
+    """How long each side takes once, when it is warm; what builds a program is not warmed up."""
     for side in sides:
-        side.seconds(3 if isinstance(side, Call) else 1)
-    once = min(side.seconds(1) for side in sides)
-    calls = max(1, round(effort.timing_seconds / once))
+        if not isinstance(side, Building):
+            side.seconds(3 if isinstance(side, Call) else 1)
+    return [side.seconds(1) for side in sides]
+
+
+def _repeated(
+    sides: Sequence[Side], once: Sequence[float], effort: Effort, seed: int
+) -> tuple[list[list[float]], int]:
+    """All timings of each side, and of how many calls each is, for sides that take so long once."""
+    calls = max(1, round(effort.timing_seconds / min(once)))
     round_seconds = sum(side.seconds(calls) for side in sides)
     repetitions = min(effort.most, max(effort.fewest, int(effort.total_seconds / round_seconds)))
     return _alternating(sides, calls, repetitions, random.Random(seed)), calls

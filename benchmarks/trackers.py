@@ -42,8 +42,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.case import Case
-from benchmarks.columns import step
-from benchmarks.streams import BUFFER, log_scalars
+from benchmarks.streams import BUFFER, log_scalars, loop
 from benchmarks.timing import Comparison, Effort, Side
 from logax import flush, logdict, spool
 from logax.loggers import Logger, TensorBoardLogger, WandbLogger
@@ -60,15 +59,7 @@ def missing() -> list[str]:
     return [name for name in ("tensorboardX", "clu", "wandb") if not importlib.util.find_spec(name)]
 
 
-def _program(x: Any) -> Any:
-    say = log_scalars(SCALARS)
-
-    def body(carry: Any, i: Any) -> Any:
-        carry = step(carry)
-        say(carry, i)
-        return carry, None
-
-    return jax.lax.scan(body, x, jnp.arange(RECORDS))[0]
+_program = loop(log_scalars(SCALARS), steps=RECORDS)
 
 
 @functools.cache
@@ -106,6 +97,8 @@ class _Written:
         with tempfile.TemporaryDirectory(prefix="logax-benchmarks-") as folder:
             before = time.perf_counter()
             with self.way(folder) as write:
+                if not self.whole:
+                    flush()  # a run of ours begins on another thread
                 begun = time.perf_counter()
                 write()
                 written = time.perf_counter()

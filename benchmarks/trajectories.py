@@ -18,31 +18,38 @@ has no bound, so that logax gets one that is never reached.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import importlib
 import importlib.util
 import os
 import statistics
-import tempfile
 import time
-import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from benchmarks import loops
 from benchmarks.case import Case
+from benchmarks.formats import (
+    H5PY,
+    KUPS,
+    LOGAX,
+    PLAIN_FILE,
+    SHAPE,
+    Format,
+    MakeLogger,
+    kups_writer,
+    logax_writer,
+    removed,
+    unused_path,
+)
 from benchmarks.streams import ON_GPU
 from benchmarks.timing import Comparison, Effort, Side
 from logax.loop import NullLogger
-from logax.storage import EveryNStep, HDF5StorageReader, HDF5StorageWriter, WriterGroupConfig
 
-SHAPE = (512, 1024)  # 2 MB
 ARRAYS = 64
 PAUSE_AFTER_ARRAY = 0.01
 SCALARS = 10
@@ -51,7 +58,6 @@ STEPS_BY_HAND = 200  # each takes long
 PAUSE_AFTER_SCALARS = 2e-4
 MANY_SCALARS = 200
 SECONDS_TO_BEGIN = 1.0
-NO_BOUND = 2**40
 QUEUE = 64 * 2**20
 ROWS_AT_ONCE = 300
 _PEAK = "/proc/self/clear_refs"  # Linux only
@@ -61,7 +67,6 @@ PRODUCTS = 32  # for some 90 ms on an H200, in which most disks take in 64 MB
 LOOP_STEPS = 20
 
 States = list[dict[str, Any]]
-MakeLogger = Callable[[str, Any, int], Any]  # of a path, a state and the number of steps
 
 
 def missing() -> list[str]:
@@ -69,31 +74,18 @@ def missing() -> list[str]:
     return [] if importlib.util.find_spec("h5py") else ["h5py"]
 
 
-@dataclasses.dataclass(frozen=True)
-class _Format:
-    """A way to keep states in a file.
-
-    Attributes:
-      make: Makes a logger that writes such a file, anew whenever it is entered.
-      read: Gives all steps of each leaf.
-    """
-
-    make: MakeLogger
-    read: Callable[[str], list[Any]]
-
-
 class _Run:
     """A file, from its beginning to its end."""
 
-    def __init__(self, how: _Format, states: States) -> None:
-        self._read, self._states, self._path = how.read, states, _unused_path()
+    def __init__(self, how: Format, states: States) -> None:
+        self._read, self._states, self._path = how.read, states, unused_path()
         self._logger = how.make(self._path, states[0], len(states))
 
     def seconds(self, number: int) -> float:
         return sum(self._timed(_fresh(self._states)) for _ in range(number))
 
     def results(self) -> Any:
-        with _removed(self._path):
+        with removed(self._path):
             self._write(self._states)
             return self._read(self._path)
 
@@ -103,7 +95,7 @@ class _Run:
                 logger.log(state, step)
 
     def _timed(self, states: States) -> float:
-        with _removed(self._path):
+        with removed(self._path):
             start = time.perf_counter()
             self._write(states)
             return time.perf_counter() - start
@@ -118,13 +110,13 @@ class _OneCall(_Run):
       pause: Seconds after each call.
     """
 
-    def __init__(self, how: _Format, states: States, pause: float = 0.0) -> None:
+    def __init__(self, how: Format, states: States, pause: float = 0.0) -> None:
         super().__init__(how, states)
         self._pause = pause
 
     def _timed(self, states: States) -> float:
         seconds = []
-        with _removed(self._path), self._logger as logger:
+        with removed(self._path), self._logger as logger:
             for step, state in enumerate(states):
                 start = time.perf_counter()
                 logger.log(state, step)
@@ -140,20 +132,6 @@ class _FewRuns(Case):
     def run(self, effort: Effort) -> Comparison:
         few = min(effort.fewest, effort.most)
         return super().run(dataclasses.replace(effort, timing_seconds=0.0, most=few))
-
-
-def _unused_path() -> str:
-    return os.path.join(tempfile.gettempdir(), f"logax-benchmarks-{uuid.uuid4().hex}.h5")
-
-
-@contextlib.contextmanager
-def _removed(path: str) -> Iterator[None]:
-    """Afterwards there is no such file."""
-    try:
-        yield
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)
 
 
 @jax.jit
@@ -182,96 +160,10 @@ def _arrays() -> States:
     return [{"x": jax.random.normal(key, SHAPE)} for key in keys]
 
 
-def _everything(state: Any) -> Any:
-    return state
-
-
-def _logax_writer(path: str, state: Any, steps: int, **options: Any) -> HDF5StorageWriter:
-    config = {"frames": WriterGroupConfig(_everything, EveryNStep(1))}
-    return HDF5StorageWriter(path, config, state, steps, **options)
-
-
-def _read_logax(path: str) -> list[Any]:
-    with HDF5StorageReader(path) as reader:
-        return jax.tree.leaves(reader.focus_group("frames")[...])
-
-
-def _kups_writer(path: str, state: Any, steps: int) -> Any:
-    kups = importlib.import_module("kups.core.storage")
-    frames = kups.WriterGroupConfig(_everything, kups.EveryNStep(1), compression=None)
-    return kups.HDF5StorageWriter(path, {"frames": frames}, state, steps)
-
-
-def _read_kups(path: str) -> list[Any]:
-    kups = importlib.import_module("kups.core.storage")
-    with kups.HDF5StorageReader(path) as reader:
-        (group,) = reader.list_groups()
-        return jax.tree.leaves(reader.focus_group(group)[...])
-
-
-class _WithH5py:
-    """A dataset for each leaf, in chunks of one step where it is an array; an assignment a step."""
-
-    def __init__(self, path: str, state: Any, steps: int) -> None:
-        self._h5py = importlib.import_module("h5py")
-        self._path, self._state, self._steps = path, state, steps
-
-    def __enter__(self) -> _WithH5py:
-        self._file = self._h5py.File(self._path, "w", libver="latest")
-        self._datasets = {
-            name: self._file.create_dataset(
-                name, (self._steps, *x.shape), x.dtype, chunks=(1, *x.shape) if x.ndim else None
-            )
-            for name, x in self._state.items()
-        }
-        return self
-
-    def log(self, state: Any, step: int) -> None:
-        for name, x in state.items():
-            self._datasets[name][step] = np.asarray(x)
-
-    def __exit__(self, *_: object) -> None:
-        self._file.flush()
-        self._file.close()
-
-
-def _read_h5py(path: str) -> list[Any]:
-    h5py = importlib.import_module("h5py")
-    with h5py.File(path) as file:
-        return jax.tree.leaves({name: dataset[...] for name, dataset in file.items()})
-
-
-class _ToPlainFile:
-    """The bytes of an array behind those of the one before."""
-
-    def __init__(self, path: str, state: Any, steps: int) -> None:
-        self._path = path
-
-    def __enter__(self) -> _ToPlainFile:
-        self._file = open(self._path, "wb")
-        return self
-
-    def log(self, state: Any, step: int) -> None:
-        np.asarray(state["x"]).tofile(self._file)
-
-    def __exit__(self, *_: object) -> None:
-        self._file.close()
-
-
-def _read_plain_file(path: str) -> list[Any]:
-    return [np.fromfile(path, np.float32).reshape(-1, *SHAPE)]
-
-
-_LOGAX = _Format(functools.partial(_logax_writer, mode="w", queue_bytes=NO_BOUND), _read_logax)
-_KUPS = _Format(_kups_writer, _read_kups)
-_H5PY = _Format(_WithH5py, _read_h5py)
-_PLAIN_FILE = _Format(_ToPlainFile, _read_plain_file)
-
-
-def _run(theirs: _Format, states: Callable[[], States]) -> Callable[[], tuple[Side, Side]]:
+def _run(theirs: Format, states: Callable[[], States]) -> Callable[[], tuple[Side, Side]]:
     def make() -> tuple[Side, Side]:
         given = states()
-        return _Run(theirs, given), _Run(_LOGAX, given)
+        return _Run(theirs, given), _Run(LOGAX, given)
 
     return make
 
@@ -279,7 +171,7 @@ def _run(theirs: _Format, states: Callable[[], States]) -> Callable[[], tuple[Si
 def _call(states: Callable[[], States], pause: float = 0.0) -> Callable[[], tuple[Side, Side]]:
     def make() -> tuple[Side, Side]:
         given = states()
-        return _OneCall(_KUPS, given, pause), _OneCall(_LOGAX, given, pause)
+        return _OneCall(KUPS, given, pause), _OneCall(LOGAX, given, pause)
 
     return make
 
@@ -288,9 +180,10 @@ def remarks() -> list[str]:
     """What is no time: the memory that rows take which wait to be written."""
     if missing() or not os.path.exists(_PEAK):
         return []
-    writers = {f"logax, `queue_bytes={QUEUE}`": functools.partial(_logax_writer, queue_bytes=QUEUE)}
+    ours = functools.partial(logax_writer, queue_bytes=QUEUE)
+    writers: dict[str, MakeLogger] = {f"logax, `queue_bytes={QUEUE}`": ours}
     if not loops.missing():
-        writers["kUPS"] = _kups_writer
+        writers["kUPS"] = kups_writer
     peaks = [f"{_peak_bytes(make) / 1e6:.0f} MB with {name}" for name, make in writers.items()]
     return [f"Peak memory while {ROWS_AT_ONCE} rows of 2 MB are logged without pauses: "
             f"{', '.join(peaks)}."]  # fmt: skip
@@ -299,8 +192,8 @@ def remarks() -> list[str]:
 def _peak_bytes(make: MakeLogger) -> int:
     """By how much the memory of the process grows at most in a run."""
     (state, *_) = _arrays()
-    path = _unused_path()
-    with _removed(path), make(path, state, ROWS_AT_ONCE) as logger:
+    path = unused_path()
+    with removed(path), make(path, state, ROWS_AT_ONCE) as logger:
         with open(_PEAK, "w") as file:
             file.write("5")  # forget the peak so far
         before = _memory("VmRSS")
@@ -334,8 +227,8 @@ class _First:
         return sum(self._timed() for _ in range(number))
 
     def _timed(self) -> float:
-        path = _unused_path()
-        with _removed(path):
+        path = unused_path()
+        with removed(path):
             start = time.perf_counter()
             with self.make(path, self.state, STEPS) as logger:
                 logger.log(self.state, 0)
@@ -351,7 +244,7 @@ def _no_logger(path: str, state: Any, steps: int) -> NullLogger:
 
 def _beginning() -> tuple[Side, Side]:
     (state,) = _scalars(1, MANY_SCALARS)
-    return _First(_no_logger, state, SECONDS_TO_BEGIN), _First(_logax_writer, state)
+    return _First(_no_logger, state, SECONDS_TO_BEGIN), _First(logax_writer, state)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -373,8 +266,8 @@ class _Loop:
         return [self._timed()[1]]
 
     def _timed(self) -> tuple[float, Any]:
-        path, x = _unused_path(), jax.block_until_ready(jnp.copy(self.x))
-        with _removed(path), self.make(path, x, LOOP_STEPS) as logger:
+        path, x = unused_path(), jax.block_until_ready(jnp.copy(self.x))
+        with removed(path), self.make(path, x, LOOP_STEPS) as logger:
             start = time.perf_counter()
             for step in range(LOOP_STEPS):
                 x = self.advance(x)
@@ -396,7 +289,7 @@ def _multiplied(x: Any) -> Any:
 def _large_state() -> tuple[Side, Side]:
     x = jax.random.normal(jax.random.key(0), (WIDTH, WIDTH))
     advance = jax.jit(_multiplied, donate_argnums=0)
-    return _Loop(_no_logger, advance, x), _Loop(_logax_writer, advance, x)
+    return _Loop(_no_logger, advance, x), _Loop(logax_writer, advance, x)
 
 
 _ONE_CALL = "a call of writer.log(state, step) against kUPS"
@@ -407,15 +300,15 @@ _ROWS_OF_ARRAYS = f"{ARRAYS} rows of 2 MB"
 CASES: list[Case] = []
 if not missing():
     CASES += [
-        _FewRuns(_WHOLE, f"{_ROWS_OF_ARRAYS}, against h5py", 1.25, _run(_H5PY, _arrays)),
+        _FewRuns(_WHOLE, f"{_ROWS_OF_ARRAYS}, against h5py", 1.25, _run(H5PY, _arrays)),
         _FewRuns(
-            _WHOLE, f"{_ROWS_OF_ARRAYS}, against a plain file", None, _run(_PLAIN_FILE, _arrays)
+            _WHOLE, f"{_ROWS_OF_ARRAYS}, against a plain file", None, _run(PLAIN_FILE, _arrays)
         ),
         _FewRuns(
             _WHOLE,
             f"{STEPS_BY_HAND} rows of {SCALARS} scalars, against h5py",
             None,
-            _run(_H5PY, lambda: _ten_scalars(STEPS_BY_HAND)),
+            _run(H5PY, lambda: _ten_scalars(STEPS_BY_HAND)),
         ),
         _FewRuns(
             "HDF5StorageWriter, until the first log has returned",
@@ -434,6 +327,6 @@ if not missing():
             _FewRuns(_ONE_CALL, f"{SCALARS} scalars, no pauses", None, _call(_ten_scalars)),
             _FewRuns(_ONE_CALL, "2 MB", 0.7, _call(_arrays, PAUSE_AFTER_ARRAY)),
             _FewRuns(_ONE_CALL, "2 MB, no pauses", None, _call(_arrays)),
-            _FewRuns(_WHOLE, f"{_ROWS_OF_SCALARS}, against kUPS", 1 / 3, _run(_KUPS, _ten_scalars)),
-            _FewRuns(_WHOLE, f"{_ROWS_OF_ARRAYS}, against kUPS", None, _run(_KUPS, _arrays)),
+            _FewRuns(_WHOLE, f"{_ROWS_OF_SCALARS}, against kUPS", 1 / 3, _run(KUPS, _ten_scalars)),
+            _FewRuns(_WHOLE, f"{_ROWS_OF_ARRAYS}, against kUPS", None, _run(KUPS, _arrays)),
         ]

@@ -8,7 +8,7 @@ By default `MCMC.run` stands in a function that is harvested and then mapped ove
 folds what the model says, of which there is much; one streams what the kernel says to a table in
 the terminal, and one returns it as arrays, a row for each chain. (numpyro's own bar must be off in
 there: it formats numbers that are traced.) With `--live` nothing is wrapped: what runs in a block
-is seen, numpyro's bar and ways to run chains stay, and nothing comes back.
+is seen, the chains are run in a way of numpyro's, and nothing comes back.
 
     pip install numpyro matplotlib rich
     python examples/numpyro_model.py [--steps 300] [--chains 4] [--output numpyro.png] [--live]

@@ -113,8 +113,8 @@ def assert_logged(
 ) -> None:
     """Raise unless exactly these records came, those of each key in this order.
 
-    `whole`: out of a logdict, with all shards in one record, the dtype that the key has at all its
-    sites together, and all their steps.
+    `whole`: out of a logdict, with all shards in one record, and the dtype that the key has at all
+    its sites together.
     """
     keys = list(dict.fromkeys(record.key for record in records))
     assert {key for one in found for key in one.values} == set(keys)
@@ -134,7 +134,8 @@ class _Logged(dict[str, Any]):
         self.steps, self.shard = record.steps, record.stream.shard
 
     def like(self, record: Record) -> _Logged:
-        """The same with the dtypes and the steps of this record."""
+        """The same with the dtypes of this record."""
+        assert self.steps.keys() == record.steps.keys()
         for key, value in self.items():
             self[key] = jax.tree.map(
                 lambda x, y: x if is_key(x) else np.asarray(x).astype(y.dtype), value, record.value

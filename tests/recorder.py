@@ -269,6 +269,8 @@ def opened(x: Any) -> tuple[Any, list[str]]:
     """
     if hasattr(x, "primal"):
         return opened(x.primal)
+    if hasattr(x, "pval"):
+        return opened(x.pval.get_known())
     if not hasattr(x, "batch_dim"):
         return x, []
     if x.batch_dim is None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from logax import logdict
+from logax import log, logdict, spool
 from logax._logdict import missing_step
 
 
@@ -128,3 +130,26 @@ def test_only_the_first_keys_of_very_many_are_shown() -> None:
     lines = str(logdict({f"k{i}": jnp.zeros(1) for i in range(40)})).splitlines()
     assert len(lines) == 31
     assert lines[-1] == "... and 10 keys more"
+
+
+def test_the_tangents_of_integers_print_as_what_they_are() -> None:
+    def program(x: Any) -> Any:
+        for i in range(2):
+            log({"x": 3 * x, "n": i, "tree": {"m": i, "w": x}}, step=i)
+        log({"flag": x > 0})
+        return jax.lax.cond(x > 0, lambda: log({"maybe": x}), lambda: None)
+
+    logs = spool(program)(1.0)[1]
+    gradient = jax.grad(lambda logs: (logs["x"] * 2).sum(), allow_int=True)(logs)
+    lines = str(gradient).splitlines()
+    assert lines == [
+        "x: 2 records of float32, last 2.0",
+        "n: 2 records of float0",
+        "tree: 2 records of {m: float0, w: float32}",
+        "flag: 1 record of float0",
+        "maybe: up to 1 records of float32",
+    ]
+    tangent = jax.jvp(spool(program), (1.0,), (1.0,))[1][1]
+    assert str(tangent).splitlines() == ["x: 2 records of float32, last 0.0", *lines[1:]]
+    one = jax.tree.map(lambda x: x[0], gradient.filter(["x", "n"]))
+    assert str(one).splitlines() == ["x: 2.0", "n: float0"]

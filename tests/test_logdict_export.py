@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from logax import logdict
+from logax import log, logdict, spool
 from logax._logdict import missing_step
 
 NONE = missing_step(jnp.int32)
@@ -264,3 +264,84 @@ def test_what_is_not_installed_is_named(name: str, monkeypatch: pytest.MonkeyPat
 def test_keys_without_arrays_are_left_out() -> None:
     logs = logdict({"x": jnp.arange(2), "none": None}, count={"none": jnp.int32(2)})
     assert list(logs.to_pandas()) == ["record", "x"]
+
+
+def test_the_tangents_of_integers_are_missing_in_tables() -> None:
+    def program(x: Any) -> Any:
+        for i in range(2):
+            log({"x": x, "n": i}, step=i, time=x)
+        return x
+
+    logs = spool(program)(1.0)[1]
+    gradient = jax.grad(lambda logs: (logs["x"] * 2).sum(), allow_int=True)(logs)
+    nan = [np.nan, np.nan]
+    pd.testing.assert_frame_equal(
+        gradient.to_pandas(),
+        pd.DataFrame(
+            {"record": [0, 1], "step": nan, "time": [0.0, 0.0], "x": [2.0, 2.0], "n": nan}
+        ),
+        check_dtype=False,
+    )
+    dataset = gradient.to_xarray()
+    np.testing.assert_array_equal(dataset["x"], [2.0, 2.0])
+    np.testing.assert_array_equal(dataset["n"], nan)
+    np.testing.assert_array_equal(dataset["step"], nan)
+
+
+def test_tangents_of_different_calls_share_no_row() -> None:
+    def program(x: Any) -> Any:
+        log({"a": x, "b": x}, step=0)
+        log({"c": x}, step=5)
+        return x
+
+    tangent = jax.jvp(spool(program), (1.0,), (1.0,))[1][1]
+    table = tangent.to_pandas()
+    assert table[["a", "b", "c"]].notna().to_numpy().tolist() == [
+        [True, True, False],
+        [False, False, True],
+    ]
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda logs: logs.to_pandas(),
+        lambda logs: logs.to_xarray(),
+        lambda logs: logs.compact(),
+        lambda logs: logs.first_nonfinite(),
+        lambda logs: logs.last["maybe"],
+        lambda logs: logs.slice[:1],
+        lambda logs: logs.reduce("mean"),
+        lambda logs: logs + logs,
+        lambda logs: logs == logs,
+    ],
+)
+def test_the_tangent_of_a_count_is_refused(use: Any) -> None:
+    _, tangent = _ragged(2.0)
+    with pytest.raises(TypeError) as caught:
+        use(tangent)
+    assert str(caught.value) == (
+        "This `logdict` is a tangent, and the tangent of a count does not say how many records "
+        "there are. Give it the steps and counts of the logdict that it belongs to: "
+        "`logdict(tangent, steps=logs.steps, count=logs.count)`."
+    )
+
+
+@pytest.mark.parametrize(("x", "values"), [(2.0, [1.0, 1.0]), (-2.0, [1.0])])
+def test_a_tangent_with_the_counts_of_its_logdict_is_exported(x: float, values: Any) -> None:
+    logs, tangent = _ragged(x)
+    whole = logdict(tangent, steps=logs.steps, count=logs.count)
+    table = whole.to_pandas("maybe")
+    assert table["maybe"].tolist() == values
+    assert table["step"].tolist() == list(range(len(values)))
+
+
+def _ragged(x: float) -> tuple[logdict, logdict]:
+    """A logdict whose count depends on data, and its gradient."""
+
+    def program(x: Any) -> Any:
+        log({"maybe": x}, step=0)
+        return jax.lax.cond(x > 0, lambda: log({"maybe": x}, step=1), lambda: None)
+
+    logs = spool(program)(x)[1]
+    return logs, jax.grad(lambda logs: logs["maybe"].sum(), allow_int=True)(logs)

@@ -120,7 +120,10 @@ class JitArguments(NamedTuple):
 
 
 def jit_arguments(fun: Any) -> JitArguments:
-    """The static and the donated arguments of a function, none where it is not jitted."""
+    """The static and the donated arguments of a function, none where it is not jitted.
+
+    Private on every version.
+    """
     jit = getattr(fun, "_jit_info", None)
     if jit is None:
         return JitArguments((frozenset(), frozenset()), (frozenset(), frozenset()))
@@ -144,7 +147,10 @@ def trace(fun: Callable[..., Any], *args: Tree) -> tuple[Jaxpr, Tree]:
 def rebind_jit(
     equation: Equation, jaxpr: Jaxpr, args: Sequence[Array], added_in: int
 ) -> list[Array]:
-    """Bind a `jit` equation with a new jaxpr that takes and returns more at the end."""
+    """Bind a `jit` equation with a new jaxpr that takes and returns more at the end.
+
+    What its parameters say of each operand and result is private on every version.
+    """
     params = dict(equation.params)
     added_out = len(parts(jaxpr)[0].outvars) - len(equation.outvars)
     for name, filler in (
@@ -176,14 +182,22 @@ def scan_split(params: dict[str, Any]) -> tuple[int, int]:
     return len(list(consts)), len(list(carry))
 
 
+def scan_options(params: dict[str, Any]) -> dict[str, Any]:
+    """What a `scan` was told by a private name (in 0.8; by 0.10 it is not in the equation)."""
+    return {"_split_transpose": True} if params.get("_split_transpose") else {}
+
+
 def manual_axes(params: dict[str, Any]) -> frozenset[str]:
-    """The mesh axes a `shard_map` equation maps over (renamed between versions)."""
+    """The mesh axes a `shard_map` equation maps over (`newly_manual_axes` by 0.10)."""
     axes = params.get("manual_axes", params.get("newly_manual_axes"))
     return frozenset(axes if axes is not None else params["mesh"].axis_names)
 
 
 def varying_axes(aval: Aval) -> frozenset[str]:
-    """The mesh axes over which a value differs between shards; empty outside `shard_map`."""
+    """The mesh axes over which a value differs between shards; empty outside `shard_map`.
+
+    Types call them `vma` in 0.8, and `mat` by 0.10.
+    """
     axes = getattr(aval, "vma", None)
     if axes is None and hasattr(aval, "mat"):
         axes = aval.mat.varying

@@ -3,8 +3,9 @@
 With no harvest active, `log` returns at once: nothing is bound, and the program is that of the same
 function without the call. A harvest (`spool`, ...) traces the user's function with the context on.
 The context is part of JAX's own trace cache key, so a function that was jitted and called before
-shows its logs to a later harvest, and is free again afterwards. It holds one constant, never the
-harvest's options, since every distinct value would make JAX trace and compile anew.
+shows its logs to a later harvest, and is free again afterwards. It holds one constant for all
+harvests, never their options, since every distinct value would make JAX trace and compile anew.
+`live` has another one: under it a log leaves the program right where it is called.
 
 Under a harvest one call binds one `log_p`: all leaves, then all steps, are its operands, and a
 `LogSpec` says what they are. It returns nothing, and carries the effect of `jax.debug.callback` so

@@ -19,7 +19,7 @@ of a record. The kept record has the steps of the last one that went in; where n
 comes out.
 
 `RecordReducer` is the wider form for those that choose records: it sees the steps too and may keep
-several records. `First`, `Last` and `FirstNonFinite` are written so.
+several records. "first", "last" and `FirstNonFinite` are written so.
 """
 
 from __future__ import annotations

@@ -114,7 +114,7 @@ class EveryNStep(_Fixed):
 
     def should_log(self, step: Any) -> Any:
         """Whether `step` is a multiple of n."""
-        if isinstance(step, int):
+        if isinstance(step, int):  # asked at every step of most loops
             return step % self.n == 0
         return self._pattern.holds(step)
 
@@ -134,16 +134,8 @@ class OnSteps(_Fixed):
         object.__setattr__(self, "steps", tuple(sorted({operator.index(step) for step in given})))
 
     @functools.cached_property
-    def _members(self) -> frozenset[int]:
-        return frozenset(self.steps)
-
-    @functools.cached_property
     def _pattern(self) -> Pattern:
         return Pattern((), self.steps)
-
-    def should_log(self, step: Any) -> Any:
-        """Whether `step` is one of them."""
-        return step in self._members if isinstance(step, int) else self._pattern.holds(step)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -113,6 +113,20 @@ def test_lanes_of_one_run_are_drawn_each(
     assert curves_of(drawn[0].axes[0]) == {"mean of 7": ([0.0, 1.0], [6.0, 7.0])}
 
 
+def test_a_key_without_records_is_an_empty_curve(
+    call: Call, saved: Callable[..., Path], tmp_path: Path, drawn: list[Any]
+) -> None:
+    path = saved({"x": np.zeros((0, 2))}, name="plain")
+    logs = logax.logdict({"x": np.zeros((2, 0))}, rank={"x": 0})
+    saved(logs, name="lanes", lanes="together")
+    for run in ("plain", "lanes"):
+        file = tmp_path / f"{run}.svg"
+        assert call("plot", run, "x", "-o", file, "--path", path) == (0, "", "")
+    plain, lanes = (figure.axes[0].get_lines() for figure in drawn)
+    assert [line.get_xdata().tolist() for line in plain] == [[]]
+    assert [line.get_xdata().tolist() for line in lanes] == [[], []]
+
+
 def test_runs_over_different_steps_meet_between_their_points() -> None:
     lines = [
         Line("a", np.array([0.0, 2.0]), np.array([0.0, 4.0])),

@@ -300,6 +300,40 @@ def test_a_key_without_records_has_a_line(call: Call, saved: Callable[..., Path]
     assert ["x", "2", "1"] in rows
 
 
+def test_a_key_of_lanes_without_records_has_a_line(call: Call, saved: Callable[..., Path]) -> None:
+    logs = logax.logdict(
+        {"none": np.zeros((3, 0)), "vectors": np.zeros((3, 0, 2)), "x": np.ones((3, 2))},
+        steps={"step": {"none": np.zeros((3, 0), np.int32)}},
+        rank={"none": 0, "vectors": 1, "x": 0},
+    )
+    path = saved(logs, lanes="together")
+    assert call("show", "last", "--no-plot", "--path", path).lines[-4:] == [
+        "key         records   last  min  max",
+        "none     3 lanes: 0",
+        "vectors  3 lanes: 0",
+        "x        3 lanes: 6  1 ± 0    1    1  ▅▅",
+    ]
+    drawn = call("show", "last", "none", "vectors", "--path", path)
+    assert (drawn.status, drawn.err) == (0, "")
+    assert drawn.lines[-2:] == ["none     3 lanes: 0", "vectors  3 lanes: 0"]
+    keys = json.loads(call("show", "last", "--path", path, "--json").out)["keys"]
+    assert {key: (own["records"], own["last"]) for key, own in keys.items()} == {
+        "none": (0, None),
+        "vectors": (0, None),
+        "x": (6, [1.0, 1.0, 1.0]),
+    }
+
+
+def test_a_key_of_vectors_without_records_has_a_line(
+    call: Call, saved: Callable[..., Path]
+) -> None:
+    path = saved({"none": np.zeros((0, 2)), "void": np.zeros((1, 0))})
+    assert call("show", "last", "--no-plot", "--path", path).lines[-2:] == [
+        "none        0",
+        "void        1    []",
+    ]
+
+
 def test_a_damaged_portion_is_told(call: Call, saved: Callable[..., Path]) -> None:
     path = saved({"x": np.zeros(10_000)})
     (file,) = path.iterdir()

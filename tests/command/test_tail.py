@@ -107,6 +107,22 @@ def test_lanes_have_lines_of_their_own(call: Call, saved: Callable[..., Path]) -
     ]
 
 
+def test_lanes_of_values_without_elements_have_lines(
+    call: Call, saved: Callable[..., Path]
+) -> None:
+    logs = logax.logdict(
+        {"none": np.zeros((2, 0)), "void": np.zeros((2, 1, 0)), "x": np.ones((2, 1))},
+        rank={"none": 0, "void": 1, "x": 0},
+    )
+    path = saved(logs, lanes="together")
+    assert call("tail", "last", "--path", path).lines == [
+        "lane 0  void []  x 1",
+        "lane 1  void []  x 1",
+    ]
+    text = call("export", "last", "--to", "csv", "--path", path)
+    assert text.lines == ["lane,void,x", "0,[],1.0", "1,[],1.0"]
+
+
 def test_a_key_that_changed_its_shape_is_printed_whole(
     call: Call, logged: Callable[..., Path]
 ) -> None:

@@ -20,7 +20,14 @@ import jax
 import numpy as np
 
 from logax._columns.records import Records
-from logax._columns.rows import is_concrete, is_key_array, is_missing, leaf_name, shape_name
+from logax._columns.rows import (
+    is_concrete,
+    is_key_array,
+    is_missing,
+    is_tangent,
+    leaf_name,
+    shape_name,
+)
 from logax._compat import Array, Tree
 
 _MOST_KEYS = 30
@@ -55,7 +62,7 @@ def _count(records: Records) -> Any:
     if not _has_rows(records):
         return None
     count = records.counted()
-    return count if is_concrete(count) else None
+    return count if is_concrete(count) and not is_tangent(count) else None
 
 
 def _has_rows(records: Records) -> bool:
@@ -69,11 +76,13 @@ def _has_rows(records: Records) -> bool:
 def _wanted(records: Records, count: Any) -> dict[str, Any]:
     """The few elements to fetch: of the last record, or of that of each of the first lanes."""
     leaves = jax.tree.leaves(records.value)
-    if len(leaves) != 1 or not records.shown() or is_key_array(leaves[0]):
+    if len(leaves) != 1 or not records.shown() or is_key_array(leaves[0]) or is_tangent(leaves[0]):
         return {}
     (x,) = leaves
     if not _has_rows(records):
         return {"value": _part(x, ())} if x.ndim == 0 else {}
+    if count is None:  # all rows can be seen, and not which of them are real
+        return {}
     axis, length = records.axis, x.shape[records.axis]
     rows = np.minimum(count, length) - 1
     if np.min(rows, initial=0) < 0 or axis > 1 or records.rank > 1 - axis:
@@ -113,7 +122,7 @@ def _line(key: str, records: Records, count: Any, fetched: dict[str, Any]) -> Li
         line = Line(_number(fetched["value"]) if fetched else _described(key, records, 0))
         line.alone = bool(fetched)
         return line
-    axis, single = records.axis, len(leaves) == 1
+    axis = records.axis
     only = axis == 0 and count is not None and int(count) == 1
     value = fetched.get("value")
     if value is not None and only:
@@ -123,7 +132,7 @@ def _line(key: str, records: Records, count: Any, fetched: dict[str, Any]) -> Li
     said = f"{_how_many(records, count)} of {_described(key, records, axis + 1)}"
     if value is not None:
         said += f", last {_elements(value, leaves[0].shape[1:])}"
-    elif "lanes" in fetched and single:
+    elif "lanes" in fetched:
         said += f", last {_elements(np.stack(fetched['lanes']), leaves[0].shape[:1])}"
     known = {n: s for n, s in fetched.get("steps", {}).items() if not is_missing(np.asarray(s))}
     if known:

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from logax._columns.records import Records, Share
-from logax._columns.rows import is_key_array, leaf_name
+from logax._columns.rows import is_key_array, is_tangent, leaf_name
 from logax._compat import Array
 
 Numbers = np.ndarray[Any, Any]
@@ -65,7 +65,7 @@ def groups_of(columns: Mapping[str, Records]) -> list[Group]:
         rows, length = np.asarray(records.real()), records.length or 0
         real = np.arange(length) < rows[..., None]
         dropped = np.maximum(np.asarray(records.counted()) - length, 0)
-        same = tuple((name, x.dtype.str, x[real].tobytes()) for name, x in steps.items())
+        same = tuple(_told(name, x, steps[name][real]) for name, x in records.steps.items())
         identity = (real.shape, real.tobytes(), dropped.tobytes(), same)
         group = found.setdefault(identity, Group(key, {}, {}, steps, real, dropped))
         for path, leaf in jax.tree_util.tree_leaves_with_path(records.value):
@@ -77,8 +77,18 @@ def groups_of(columns: Mapping[str, Records]) -> list[Group]:
     return list(found.values())
 
 
+def _told(name: str, column: Array, steps: Numbers) -> tuple[Any, ...]:
+    """What tells a step from others; without numbers, only that keys of one call share it."""
+    return (name, id(column)) if is_tangent(column) else (name, steps.dtype.str, steps.tobytes())
+
+
 def on_host(x: Array) -> Numbers:
-    """A NumPy array that others understand: keys as their numbers, narrow dtypes widened."""
+    """A NumPy array that others understand: keys as their numbers, narrow dtypes widened.
+
+    Tangents of integers, which have no numbers, are NaN.
+    """
+    if is_tangent(x):
+        return np.full(x.shape, np.nan, np.float32)
     numbers: Numbers = np.asarray(jax.random.key_data(x) if is_key_array(x) else x)
     if numbers.dtype.kind != "V":
         return numbers

@@ -27,6 +27,7 @@ from logax._columns.rows import (
     blank,
     is_concrete,
     is_key_array,
+    is_tangent,
     leaf_name,
     module_of,
     record_rank,
@@ -83,8 +84,18 @@ class Records:
         return np.full(self.lanes, self.length, np.int32)[()]
 
     def real(self) -> Array:
-        """How many rows are real, with the shape of the lanes."""
+        """How many rows are real, with the shape of the lanes.
+
+        Raises:
+          TypeError: the count is a tangent, which does not say it.
+        """
         count, length = self.counted(), self.length
+        if is_tangent(count):
+            raise TypeError(
+                "This `logdict` is a tangent, and the tangent of a count does not say how many "
+                "records there are. Give it the steps and counts of the logdict that it belongs "
+                "to: `logdict(tangent, steps=logs.steps, count=logs.count)`."
+            )
         return count if length is None else module_of(count).minimum(count, length)
 
     def counts_shown(self) -> bool:
@@ -155,7 +166,7 @@ class Records:
         if self.count is None or self.length is None:
             return self
         count, before = np.asarray(self.count), (slice(None),) * self.axis
-        rows = int(np.minimum(count, self.length).max(initial=0))
+        rows = int(np.asarray(self.real()).max(initial=0))
         cut = self
         if rows < self.length:
             cut = self._mapped(lambda x: x[(*before, slice(rows))], share, ("cut", rows))

@@ -49,6 +49,11 @@ def is_missing(steps: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return np.asarray(steps == missing_step(steps.dtype))
 
 
+def is_tangent(x: Any) -> bool:
+    """Whether an array is the tangent of integers: it has a shape, and no numbers."""
+    return bool(x.dtype == jax.dtypes.float0)
+
+
 def is_concrete(x: Any) -> bool:
     """Whether the numbers of an array can be seen: not a tracer, not a mere shape."""
     if isinstance(x, jax.Array):
@@ -63,7 +68,8 @@ def is_key_array(x: Any) -> bool:
 
 def shape_name(dtype: Any, shape: Sequence[int]) -> str:
     """A dtype and a shape as JAX writes them: `float32[64,3]`, and `float32` for a scalar."""
-    return f"{getattr(dtype, 'name', dtype)}{list(shape) if shape else ''}".replace(" ", "")
+    name = "float0" if dtype == jax.dtypes.float0 else getattr(dtype, "name", dtype)
+    return f"{name}{list(shape) if shape else ''}".replace(" ", "")
 
 
 def module_of(*arrays: Any) -> Any:

@@ -144,8 +144,7 @@ class Table(dict[str, Any]):
 
     __hash__ = None
 
-    def __copy__(self) -> Self:
-        return put_together(type(self), self._layout, taken_apart(self)[0])
+    __copy__ = copy
 
     def __reduce__(self) -> tuple[Any, ...]:
         return put_together, (type(self), self._layout, taken_apart(self)[0])

@@ -19,6 +19,7 @@ from logax._runs.run import Run
 from logax._runs.runs import Runs, load
 
 STORE = "runs"
+STORE_HELP = f"the folder that was given to `SaveLogger`, or a file in it (default: {STORE})"
 RUN_HELP = "id, beginning of an id, or name of a run; `last` for the newest"
 RUNS_HELP = (
     "as for one run, or what several have in common: a glob of names ('lr-*'), the beginning of "
@@ -45,11 +46,7 @@ def add_command(
 
 def add_path(parser: argparse.ArgumentParser) -> None:
     """The option that says where the runs are."""
-    parser.add_argument(
-        "--path",
-        default=STORE,
-        help=f"the folder that was given to `SaveLogger`, or a file in it (default: {STORE})",
-    )
+    parser.add_argument("--path", default=STORE, help=STORE_HELP)
 
 
 def whole(text: str) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -22,6 +23,7 @@ from logax._logdict import logdict, matches
 from logax._runs.errors import RunsError
 from logax._runs.run import Run
 from logax._show import HistogramBins, ImagePixels, is_shown
+from logax.loggers._console.summary import means
 
 Numbers = np.ndarray[Any, Any]
 _LISTED = 12
@@ -77,7 +79,7 @@ class Column:
         else:
             found = _plain_numbers(self.value)
             if self.shape:
-                rows = found.reshape(*self.real.shape, -1)
+                rows = found.reshape(*self.real.shape, math.prod(self.shape))
                 found = rows.mean(axis=-1) if rows.shape[-1] else np.full(self.real.shape, np.nan)
         return np.where(self.real, found, np.nan)
 
@@ -148,6 +150,11 @@ def keys_of(run: Run, wanted: Sequence[str]) -> list[str]:
     return [key for key in keys if not wanted or matches(key, wanted)]
 
 
+def in_one_row(x: Any, lanes: int) -> Any:
+    """An array with its first axes, so many, as one: all lanes in a row, if only of no records."""
+    return x.reshape(math.prod(x.shape[:lanes]), *x.shape[lanes:])
+
+
 def real_rows(logs: logdict, key: str) -> Numbers:
     """Which rows of a key are records, lanes first."""
     count = np.asarray(logs.count[key])
@@ -193,7 +200,6 @@ def _plain_numbers(x: Any) -> Numbers:
 
 def _mean_of_bins(bins: HistogramBins) -> Numbers:
     counts, edges = _plain_numbers(bins.counts), _plain_numbers(bins.edges)
-    total = counts.sum(axis=-1)
     weighted = (counts * (edges[..., :-1] / 2 + edges[..., 1:] / 2)).sum(axis=-1)
-    mean: Numbers = np.divide(weighted, total, out=np.full(total.shape, np.nan), where=total > 0)
+    mean: Numbers = means(weighted, counts.sum(axis=-1))
     return mean

@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from logax._command.census import Count, counts_of
-from logax._command.choice import STORE, add_command, opened, short_ids, whole
+from logax._command.choice import STORE, STORE_HELP, add_command, opened, short_ids, whole
 from logax._command.page import number, safe, table, write_json
 from logax._runs.format import CRASHED, FINISHED, RUNNING
 from logax._runs.run import Run
@@ -25,13 +25,7 @@ _HEADS = ("id", "name", "status", "began", "lasted", "records", "keys", "step", 
 def add(commands: Any) -> argparse.ArgumentParser:
     """How it is called."""
     parser = add_command(commands, "ls", "list the runs of a folder, the newest last", _EXAMPLE)
-    parser.add_argument(
-        "path",
-        nargs="?",
-        default=STORE,
-        metavar="PATH",
-        help=f"the folder that was given to `SaveLogger`, or a file in it (default: {STORE})",
-    )
+    parser.add_argument("path", nargs="?", default=STORE, metavar="PATH", help=STORE_HELP)
     parser.add_argument(
         "--status", choices=(RUNNING, FINISHED, CRASHED), help="only those of this status"
     )

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from logax._command.choice import RUNS_HELP, add_command, add_path, opened, several
-from logax._command.columns import Column, columns_of
+from logax._command.columns import Column, columns_of, in_one_row
 from logax._command.errors import CommandError
 from logax._command.export import check_free, write_whole
 from logax._command.lost import Line, said_of_lost
@@ -159,5 +159,5 @@ def _lines_of(column: Column, run: Run, step: str | None) -> tuple[str, list[Lin
             f"{safe(column.name)!r} is {column.kind}, and no curve can be drawn of it."
         )
     name, x = column.axis(step)
-    rows = zip(x.reshape(-1, x.shape[-1]), numbers.reshape(-1, x.shape[-1]), strict=True)
+    rows = zip(*(in_one_row(each, x.ndim - 1) for each in (x, numbers)), strict=True)
     return name, [Line(run.name, *pair) for pair in rows]

@@ -9,18 +9,19 @@ with another x than most records it is not known where they stood: they are spre
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from logax._columns.rows import is_missing
-from logax._command.columns import Numbers, logs_of, real_rows, steps_of
+from logax._command.columns import Numbers, in_one_row, logs_of, real_rows, steps_of
 from logax._command.page import number, safe
 from logax._logdict import logdict, matches
 from logax._runs.run import Run
 from logax.loggers._text.rows import Rows, rows_of
+from logax.loggers.jsonl import lines_of
 from logax.loggers.sink import Portion, RunInfo, Stream
 
 Lane = tuple[int, ...]
@@ -99,10 +100,10 @@ class _Bundle:
 
     def portion(self, info: RunInfo) -> Portion:
         """The same, with all lanes along one axis."""
-        lanes, axis = self.real.shape[:-1], self.real.ndim
+        lanes = self.real.shape[:-1]
 
         def flat(x: Any) -> Any:
-            return x.reshape(-1, *x.shape[axis - 1 :])
+            return in_one_row(x, len(lanes))
 
         real = flat(self.real)
         return Portion(
@@ -165,31 +166,20 @@ def _spread(portion: Portion, known: Numbers) -> Numbers:
 
 def json_lines(rows: Rows) -> list[str]:
     """Each record as an object, as `JSONLLogger` writes it, in ASCII."""
-    names = [json.dumps(name) for name in rows.columns]
-    found = []
-    for stream, texts in _each(rows):
-        head = {"run": stream.run.id, **({"lane": list(stream.lane)} if stream.lane else {})}
-        pairs = zip(names, texts, strict=True)
-        own = [f"{name}: {text}" for name, text in pairs if text is not None]
-        found.append(", ".join([json.dumps(head)[:-1], *own]) + "}")
-    return found
+    return lines_of(rows, only_ascii=True)
 
 
 def text_lines(rows: Rows) -> list[str]:
     """Each record as a line for a person: `step 3  loss 0.25`."""
     names = [safe(name) for name in rows.columns]
     found = []
-    for stream, texts in _each(rows):
+    for owner, *texts in zip(rows.owner.tolist(), *rows.columns.values(), strict=True):
+        stream = rows.streams[owner]
         lane = [f"lane {'-'.join(map(str, stream.lane))}"] if stream.lane else []
         pairs = zip(names, texts, strict=True)
         own = [f"{name} {_brief(text)}" for name, text in pairs if text is not None]
         found.append("  ".join(lane + own))
     return found
-
-
-def _each(rows: Rows) -> Iterator[tuple[Stream, tuple[str | None, ...]]]:
-    owners = [rows.streams[at] for at in rows.owner.tolist()]
-    return zip(owners, zip(*rows.columns.values(), strict=True), strict=True)
 
 
 def _brief(text: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from logax._command.choice import RUN_HELP, add_command, add_path, one, opened
-from logax._command.columns import Column, Numbers, columns_of
+from logax._command.columns import Column, Numbers, columns_of, in_one_row
 from logax._command.drawing import curve
 from logax._command.ls import facts_of
 from logax._command.page import (
@@ -27,6 +27,7 @@ from logax._command.page import (
 from logax._command.summary import Summary, summary_of
 from logax._runs.run import Run
 from logax._runs.tables import moment, span
+from logax.loggers._console.summary import means
 from logax.loggers._console.words import sparkline
 
 _EXAMPLE = """\
@@ -140,8 +141,7 @@ def _over_lanes(numbers: Numbers) -> Numbers:
     """The mean over lanes of what is finite; a single lane as it is."""
     if numbers.ndim == 1:
         return numbers
-    rows = numbers.reshape(-1, numbers.shape[-1])
+    rows = in_one_row(numbers, numbers.ndim - 1)
     finite = np.isfinite(rows)
-    total, count = rows.sum(axis=0, where=finite), finite.sum(axis=0)
-    mean: Numbers = np.divide(total, count, out=np.full(len(total), np.nan), where=count > 0)
+    mean: Numbers = means(rows.sum(axis=0, where=finite), finite.sum(axis=0))
     return mean

@@ -63,15 +63,19 @@ class Call:
             return False
         stream = (packet.stream, parcel.shard_of_call())
         expected = self._next.get(stream)
+        lanes = math.prod(parcel.lanes)
         if expected is None:
-            expected = self._next[stream] = np.zeros(1, np.int64)
+            expected = self._next[stream] = np.zeros(lanes, np.int64)
         place = int(rows.order[0])
-        if len(expected) != 1 or expected[0] != place:
+        if len(expected) != lanes or not lanes:
             return False
-        expected[0] = place + 1
-        self._may_be_over = self._ends is not None and place + 1 >= self._ends[stream]
+        if expected[0] != place or (lanes > 1 and (expected != place).any()):
+            return False
+        expected[:] = place + 1
+        ends = self._ends
+        self._may_be_over = ends is not None and bool((ends[stream] <= place + 1).all())
         if parcel.dropped:
-            troubles.dropped(packet.sites[0].named(), 1)
+            troubles.dropped(packet.sites[0].named(), lanes)
         else:
             self.route.deliver(batch_of_one(parcel, rows))
         return True
@@ -204,7 +208,7 @@ class _Dropped:
         if call is not self._call:
             return False
         bare = parcel.without_values()
-        rows = None if parcel.packet.last else single(bare)
+        rows = None if parcel.packet.last or parcel.lanes else single(bare)
         if rows is None:
             self._parcels.append(bare)
         else:

@@ -1,6 +1,8 @@
-"""Records that leave the program right where they are made, with nothing wrapped around it.
+"""Records that leave the program in one emission, and are delivered as they arrive.
 
-There is no call that they belong to, so none is waited for: they are delivered as they arrive.
+They belong to no call, as those of `live`, which leave right where they are made; or they are all
+that there is of one, as those of a logger's `spool`, and it is over when they arrive
+(`receive_whole`). So there is nothing to wait for, and nothing to put in order.
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""What the arrays of an emission mean: known while tracing, the same for every run."""
+"""What an emission is: what its arrays mean, and the arrays as they arrive.
+
+A `Packet` says what the operands mean. It is known while tracing, the same for every run, and both
+sides go by it: the program lays out operands (`flat`), the host finds them again (`rows`, `ends`).
+A `Parcel` is what arrives on the host in one run: operands with their lanes, first as packed.
+"""
 
 from __future__ import annotations
 

@@ -47,19 +47,25 @@ def batch_of(parcel: Parcel) -> Batch | None:
 
 
 def single(parcel: Parcel) -> Rows | None:
-    """The arrays of a parcel that is nothing but one real record."""
-    if parcel.lanes or len(parcel.packet.sites) != 1:
+    """The arrays of a parcel that is nothing but one real record, the same one in all lanes."""
+    if len(parcel.packet.sites) != 1:
         return None
     (rows,) = parcel.packet.rows(parcel.operands)
-    is_one = rows.order.shape == (1,) and (rows.gate is None or bool(rows.gate.all()))
-    return rows if is_one else None
+    if rows.order.shape != (1,) or (rows.gate is not None and not rows.gate.all()):
+        return None
+    if not parcel.lanes:
+        return rows
+    (over,) = parcel.packet.rows(parcel.batched)
+    return None if any(over.order) or (over.gate is not None and any(over.gate)) else rows
 
 
 def batch_of_one(parcel: Parcel, rows: Rows) -> Batch:
     """The record of a parcel that is nothing but one."""
-    narrow = [(False,) * len(rows.arrays)]
+    over = [(False,) * len(rows.arrays)]
+    if parcel.lanes:
+        over = [tuple(map(any, each.arrays)) for each in parcel.packet.rows(parcel.batched)]
     order = [(0, 0, -1)]
-    return Batch(parcel.packet, (), parcel.shard(), [rows], narrow, order, parcel.owner())
+    return Batch(parcel.packet, parcel.lanes, parcel.shard(), [rows], over, order, parcel.owner())
 
 
 def ends_of(parcel: Parcel) -> dict[tuple[int, int], Any] | None:

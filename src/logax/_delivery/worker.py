@@ -28,8 +28,8 @@ WHEN_FULL = ("block", "drop")
 _TURN = 5e-5  # seconds: a program must not wait longer for the thread to let go of Python
 _PAUSE = 2e-2  # seconds: nobody sees a record sooner, and being woken for each is dear
 _PLENTY = 4 * 2**20  # bytes: for so many there is no pause, their memory is needed again
-_VERY_LONG = 5.0
-_MORE = 16 * 2**20  # bytes
+_VERY_LONG = 5.0  # seconds: where nothing is done for so long, whoever should may wait for us
+_MORE = 16 * 2**20  # bytes: by so many the queue then grows
 
 
 class Worker:

@@ -77,26 +77,31 @@ def static_arguments(
     names = set(_several("static_argnames", static_argnames, str, "a name or names"))
     if numbers or names:
         parameters = _parameters(fun)
-        known = [p.name for p in parameters]
-        variadic = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters)
-        unknown = sorted(name for name in names if name not in known)
-        if parameters and unknown and not variadic:
-            name = getattr(fun, "__name__", fun)
-            raise ValueError(
-                f"`static_argnames` names {unknown}, and the arguments of `{name}` are {known}."
-            )
-        beyond = sorted(i for i in numbers if i >= len(parameters) or i < -len(parameters))
-        if parameters and beyond and not any(p.kind is p.VAR_POSITIONAL for p in parameters):
-            name = getattr(fun, "__name__", fun)
-            raise ValueError(
-                f"`static_argnums` has {beyond}, and the arguments of `{name}` are {known}."
-            )
+        if parameters:
+            _check_named(getattr(fun, "__name__", fun), parameters, numbers, names)
         by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
         positional = [p.name for p in parameters if p.kind in by_position]
         numbers |= {positional.index(name) for name in names if name in positional}
         names |= {positional[i] for i in numbers if -len(positional) <= i < len(positional)}
     jit = _compat.jit_arguments(fun)
     return Named(frozenset(numbers | jit.static[0]), frozenset(names | jit.static[1]))
+
+
+def _check_named(
+    function: Any, parameters: Sequence[inspect.Parameter], numbers: set[int], names: set[str]
+) -> None:
+    """Raise if the function has no such arguments."""
+    known, kinds = [p.name for p in parameters], {p.kind for p in parameters}
+    unknown = sorted(names - set(known))
+    if unknown and inspect.Parameter.VAR_KEYWORD not in kinds:
+        raise ValueError(
+            f"`static_argnames` names {unknown}, and the arguments of `{function}` are {known}."
+        )
+    beyond = sorted(i for i in numbers if not -len(known) <= i < len(known))
+    if beyond and inspect.Parameter.VAR_POSITIONAL not in kinds:
+        raise ValueError(
+            f"`static_argnums` has {beyond}, and the arguments of `{function}` are {known}."
+        )
 
 
 def _several(option: str, given: Any, kind: type, wanted: str) -> Sequence[Any]:
@@ -132,8 +137,8 @@ def in_modules(given: Tree) -> list[bool]:
     return list(jax.tree.leaves((own, others)))
 
 
-def is_array(leaf: Any) -> bool:
-    """Whether it is traced, where nothing else is said."""
+def traced_by_default(leaf: Any) -> bool:
+    """Whether it is traced, where nothing else is said: arrays are, and numbers."""
     if isinstance(leaf, (np.ndarray, np.generic)):
         return leaf.dtype.kind not in "OSUMmV" or leaf.dtype.isbuiltin == 2
     if isinstance(leaf, bool):  # a flag more often than a number, and there are but two

@@ -14,8 +14,9 @@ from typing import Any
 import jax.numpy as jnp
 
 from logax._compat import Array, Tree
+from logax._harvest.blocks import Block
 from logax._harvest.census import Census
-from logax._harvest.storage import Block, Ring, started
+from logax._harvest.storage import Ring, started
 
 
 class Buffer:

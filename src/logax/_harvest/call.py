@@ -8,6 +8,8 @@ arguments are.
 
 Inside a trace only tracers are traced and everything else passes through untouched, and the program
 is walked in place: whoever traces compiles.
+
+Objects with reference semantics among the arguments are updated in place (see `references`).
 """
 
 from __future__ import annotations
@@ -25,9 +27,9 @@ from logax import _compat
 from logax._compat import Array, Tree
 from logax._errors import received
 from logax._harvest import references
-from logax._harvest.arguments import Fixed, Named, in_modules, is_array, static_arguments
+from logax._harvest.arguments import Fixed, Named, in_modules, static_arguments, traced_by_default
 from logax._harvest.programs import programs_of, weakly
-from logax._harvest.results import Partly, Silent
+from logax._harvest.results import Partly, Unnumbered
 from logax._harvest.tracing import About, Harvester, Ticket, run_harvest
 
 
@@ -117,7 +119,7 @@ class Harvested:
         static = {
             i: x
             for i, x in enumerate(leaves)
-            if not is_array(x) or (of_modules[i] and isinstance(x, (int, float, complex)))
+            if not traced_by_default(x) or (of_modules[i] and isinstance(x, (int, float, complex)))
         }
         if self._static:
             marked = self._static.marked(given, len(self._owner))
@@ -163,7 +165,7 @@ class Harvested:
             every = {**fixed, **dict(zip(moving, dynamic, strict=True))}
             ordered = [every[i] for i in range(structure.num_leaves)]
             result = Partly.of(run_harvest(about, fun(), ordered, structure, moving))
-            return Silent(result) if "silent" in about.notes else result
+            return Unnumbered(result) if "silent" in about.notes else result
 
         run.__name__ = run.__qualname__ = getattr(self._fun, "__name__", type(self._fun).__name__)
         donated = Named(*_compat.jit_arguments(self._fun).donated).marked(given, len(self._owner))
@@ -177,8 +179,7 @@ class Harvested:
     def _pure(self) -> Callable[..., Any]:
         """The same harvest of the function made free of references."""
         if "pure" not in self._programs:
-            pure = references.functional(self._fun)
-            self._programs["pure"] = pure
+            self._programs["pure"] = references.functional(self._fun)
         pure = self._programs["pure"]
         return Harvested(pure, self._harvester, self._options, ticket=self._ticket)
 
@@ -196,7 +197,7 @@ def _numbered(program: Any, ticket: Ticket, leaves: Sequence[Any]) -> Any:
             # It came while the host took in a record, in the thread that runs the program.
             raise KeyboardInterrupt from error
         raise
-    if type(result) is Silent:
+    if type(result) is Unnumbered:
         ticket.forget(number)
         return result.result
     ticket.started(number, result)

@@ -11,17 +11,8 @@ import jax.numpy as jnp
 from logax import _compat
 from logax._compat import Array, Equation, Tree
 from logax._harvest.census import Census
-from logax._harvest.walker import (
-    RULES,
-    Frame,
-    Harvest,
-    Rule,
-    census_of,
-    take,
-    traced_part,
-    walk,
-    walk_unharvested,
-)
+from logax._harvest.harvest import RULES, Frame, Harvest, Rule, census_of
+from logax._harvest.walker import take, traced_part, walk, walk_unharvested
 
 
 def _run_jit(equation: Equation, args: Sequence[Array], frame: Frame) -> Sequence[Array]:

@@ -30,7 +30,7 @@ class Tally:
       entry: Its structure and leaves.
       leaves: Shape and dtype of each leaf of one record.
       steps: Shape and dtype of each step, by name.
-      sites: Where it is logged, and the shape and dtype there, for messages.
+      sites: Where it is logged: file and line of each call.
       most: The greatest number of records, or None where nothing bounds it.
       exact: Whether there are always that many.
       varying: Mesh axes over which values, or whether they are logged, differ between shards.
@@ -180,7 +180,8 @@ def _agreed(one: Tally, two: Tally) -> tuple[Tally, Tally]:
         )
     pairs = zip(one.entry.leaves, one.leaves, two.leaves, strict=True)
     leaves = tuple(_joined(f"`{leaf.name}`", a, b, one, two) for leaf, a, b in pairs)
-    steps = {**two.steps, **one.steps}
+    both = {**one.steps, **two.steps}
+    steps = {name: both[name] for name in _in_order(list(one.steps), list(two.steps))}
     for name in one.steps.keys() & two.steps.keys():
         steps[name] = _joined(
             f"the step `{name}` of {key}", one.steps[name], two.steps[name], one, two
@@ -198,6 +199,18 @@ def _agreed(one: Tally, two: Tally) -> tuple[Tally, Tally]:
         )
 
     return agreed(one), agreed(two)
+
+
+def _in_order(one: list[str], two: list[str]) -> list[str]:
+    """The names of both, each in its own order where the two orders do not contradict."""
+    names = list(one)
+    at = len(names)
+    for name in reversed(two):
+        if name in one:
+            at = min(at, names.index(name))
+        else:
+            names.insert(at, name)
+    return names
 
 
 def _joined(

@@ -1,11 +1,8 @@
 """Rules for `scan`, `while` and `cond`.
 
 Each builds the same construct with JAX's public functions around the walked body, and carries
-states and validity through it. Three small primitives keep `while` loops exact and cheap. JAX
-selects the whole carry of a batched loop at every step, which would copy every store. So the loop
-is given a predicate that stays unbatched (`any_lane_p`: whether any lane goes on), and the user's
-carry alone is selected lane by lane (`advance_p`); stores skip idle lanes by their validity. In a
-loop that is not batched an iteration that runs is real, and `running_p` says so to the compiler.
+states and validity through it. What keeps that exact and cheap where JAX batches a loop or a branch
+is in `lanes`.
 """
 
 from __future__ import annotations
@@ -16,15 +13,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.extend import core as jex
-from jax.interpreters import ad, batching, mlir
 
 from logax import _compat
 from logax._compat import Array, Equation, Tree
 from logax._harvest import census as counting
+from logax._harvest.blocks import Block, Single, empty, padded
 from logax._harvest.census import Census
-from logax._harvest.storage import Block, Single, empty, padded
-from logax._harvest.walker import RULES, Collected, Frame, Harvest, Rule, take, walk
+from logax._harvest.harvest import RULES, Collected, Frame, Harvest, Rule
+from logax._harvest.lanes import advance_p, any_lane_p, running_p
+from logax._harvest.walker import take, walk
 
 
 def _census_scan(equation: Equation, harvest: Harvest) -> Census:
@@ -98,7 +95,6 @@ class _Scan:
                 frame.harvest.settle(child)
             return (results[:num_carry], child.states), (results[num_carry:], child.collected())
 
-        split = {"_split_transpose": True} if params.get("_split_transpose") else {}
         (carry, states), (ys, blocks) = lax.scan(
             body,
             (carry, frame.threaded(self.census, emits)),
@@ -106,7 +102,7 @@ class _Scan:
             length=length,
             reverse=params["reverse"],
             unroll=params["unroll"],
-            **split,
+            **_compat.scan_options(params),
         )
         frame.states.update(states)
         frame.record_all({key: self._in_order(block) for key, block in blocks.items()})
@@ -211,6 +207,7 @@ def _run_cond(equation: Equation, args: Sequence[Array], frame: Frame) -> Sequen
     branches = equation.params["branches"]
     inside = frame.taken(_census_cond(equation, frame.harvest))
     states, emits = frame.harvest.through_branches(frame, inside)
+    added = (states, frame.passed(), index if emits else None)
 
     def unified(blocks: Collected) -> Collected:
         result: Collected = {}
@@ -238,67 +235,12 @@ def _run_cond(equation: Equation, args: Sequence[Array], frame: Frame) -> Sequen
         closed, tree = _compat.trace(part, list(operands), *added)
         return closed, tree.children()[1]
 
-    added = (states, frame.passed(), index if emits else None)
     parts = [traced(number) for number in range(len(branches))]
     jaxprs, consts = _compat.with_common_consts([closed for closed, _ in parts])
     params = {**equation.params, "branches": jaxprs}
     given = [index, *consts, *operands, *jax.tree.leaves(added)]
     return take(equation, _compat.rebind(equation, given, params), parts[0][1], frame)
 
-
-def _any_lane_batch(args: Any, dims: Any) -> tuple[Array, None]:
-    return any_lane_p.bind(jnp.any(args[0], axis=dims[0])), None
-
-
-def _advance_batch(args: Any, dims: Any) -> tuple[Array, int]:
-    size = next(x.shape[d] for x, d in zip(args, dims, strict=True) if d is not None)
-    active, new, old = (
-        jnp.broadcast_to(x, (size, *x.shape)) if d is None else jnp.moveaxis(x, d, 0)
-        for x, d in zip(args, dims, strict=True)
-    )
-    if dims[0] is None:
-        return advance_p.bind(args[0], new, old), 0
-    mask = active.reshape(active.shape + (1,) * (new.ndim - 1))
-    return jnp.where(mask, new, old), 0
-
-
-def _advance_jvp(primals: Any, tangents: Any) -> tuple[Array, Any]:
-    active, new, old = primals
-    result = advance_p.bind(active, new, old)
-    _, new_dot, old_dot = tangents
-    if type(new_dot) is ad.Zero and type(old_dot) is ad.Zero:
-        return result, ad.Zero(jax.typeof(result).to_tangent_aval())
-    return result, advance_p.bind(
-        active, ad.instantiate_zeros(new_dot), ad.instantiate_zeros(old_dot)
-    )
-
-
-def _advance_transpose(cotangent: Any, active: Any, new: Any, old: Any) -> list[Any]:
-    # Unbatched, an iteration that runs is real: all of the result is `new`.
-    return [None, cotangent, None]
-
-
-any_lane_p = jex.Primitive("any_lane")
-any_lane_p.def_impl(lambda active: active)
-any_lane_p.def_abstract_eval(lambda active: active)
-batching.primitive_batchers[any_lane_p] = _any_lane_batch
-mlir.register_lowering(any_lane_p, lambda context, active: [active])
-
-running_p = jex.Primitive("running")
-running_p.def_impl(lambda active: active)
-running_p.def_abstract_eval(lambda active: active)
-batching.primitive_batchers[running_p] = lambda args, dims: (args[0], dims[0])
-mlir.register_lowering(
-    running_p, mlir.lower_fun(lambda active: jnp.ones((), bool), multiple_results=False)
-)
-
-advance_p = jex.Primitive("advance")
-advance_p.def_impl(lambda active, new, old: new)
-advance_p.def_abstract_eval(lambda active, new, old: new)
-batching.primitive_batchers[advance_p] = _advance_batch
-ad.primitive_jvps[advance_p] = _advance_jvp
-ad.primitive_transposes[advance_p] = _advance_transpose
-mlir.register_lowering(advance_p, lambda context, active, new, old: [new])
 
 RULES["scan"] = Rule(_census_scan, _run_scan)
 RULES["while"] = Rule(_census_while, _run_while)

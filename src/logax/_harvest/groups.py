@@ -14,8 +14,8 @@ from typing import Any
 from jax.tree_util import treedef_tuple
 
 from logax._entries import Leaf
+from logax._harvest.blocks import Column
 from logax._harvest.census import Census, Tally
-from logax._harvest.storage import Column
 
 
 @dataclasses.dataclass(frozen=True)

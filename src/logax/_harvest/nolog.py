@@ -13,8 +13,9 @@ from typing import Any
 
 from logax._compat import Array
 from logax._harvest.call import Harvested
+from logax._harvest.harvest import Frame, Silent
 from logax._harvest.tracing import Harvester, Traced
-from logax._harvest.walker import Frame, Silent, walk
+from logax._harvest.walker import walk
 from logax._log import silence
 
 

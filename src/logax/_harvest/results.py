@@ -45,7 +45,7 @@ class Partly:
 
 
 @jax.tree_util.register_pytree_node_class
-class Silent:
+class Unnumbered:
     """The result of a program that makes no use of the number of its call."""
 
     def __init__(self, result: Tree) -> None:
@@ -55,5 +55,5 @@ class Silent:
         return (self.result,), None
 
     @classmethod
-    def tree_unflatten(cls, _: None, children: tuple[Tree]) -> Silent:
+    def tree_unflatten(cls, _: None, children: tuple[Tree]) -> Unnumbered:
         return cls(children[0])

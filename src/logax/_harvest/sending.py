@@ -18,21 +18,20 @@ from logax._delivery.direct import receive_whole, send_rows
 from logax._delivery.emit import lanes_of
 from logax._delivery.packets import Parcel, Rows
 from logax._entries import LogSpec, entry_of
-from logax._harvest.spool import Options, spooled
+from logax._harvest.spool import Options, collected
 from logax._harvest.tracing import Harvester, Traced
-from logax._logdict import logdict
 
 
 def send_logs(
-    logs: logdict,
+    logs: Mapping[str, Records],
     take: Callable[[Parcel], None],
     owner: Array,
     number: Array | None = None,
     lanes: Array | None = None,
 ) -> None:
-    """Have all records of a logdict, whose record axis is the first, leave the program."""
+    """Have all records of some keys, whose record axis is the first, leave the program."""
     columns: dict[Any, dict[str, Records]] = {}
-    for key, one in logs._records().items():
+    for key, one in logs.items():
         steps = tuple((name, id(step)) for name, step in one.steps.items())
         columns.setdefault((steps, id(one.count), one.length, one.site), {})[key] = one
     place = 0
@@ -63,7 +62,7 @@ def _part(group: Mapping[str, Records], place: int) -> tuple[LogSpec, Rows]:
 
 
 def _sent(traced: Traced, options: Options) -> tuple[Sequence[Array], None]:
-    results, logs = spooled(traced, options)
+    results, logs = collected(traced, options)
     owner = traced.owner
     if not logs or owner is None:
         traced.notes.add("silent")

@@ -15,15 +15,17 @@ from jax.sharding import PartitionSpec
 
 from logax import _compat
 from logax._compat import Array, Equation, Tree
+from logax._harvest.blocks import Block
 from logax._harvest.census import Census, Tally
-from logax._harvest.storage import Block
-from logax._harvest.walker import RULES, Frame, Harvest, Rule, walk
+from logax._harvest.harvest import RULES, Frame, Harvest, Rule
+from logax._harvest.walker import walk
 
 
-def _axes(equation: Equation) -> tuple[str, ...]:
-    """The mapped mesh axes, in the mesh's order."""
-    manual = _compat.manual_axes(equation.params)
-    return tuple(name for name in equation.params["mesh"].axis_names if name in manual)
+def _axes(equation: Equation) -> tuple[tuple[str, ...], int]:
+    """The mapped mesh axes, in the mesh's order, and how many shards they make."""
+    manual, mesh = _compat.manual_axes(equation.params), equation.params["mesh"]
+    axes = tuple(name for name in mesh.axis_names if name in manual)
+    return axes, math.prod(mesh.shape[name] for name in axes)
 
 
 def not_on_shards(tally: Tally) -> ValueError:
@@ -37,8 +39,7 @@ def not_on_shards(tally: Tally) -> ValueError:
 
 
 def _census_shard_map(equation: Equation, harvest: Harvest) -> Census:
-    axes = _axes(equation)
-    number = math.prod(equation.params["mesh"].shape[name] for name in axes)
+    axes, number = _axes(equation)
     census = {}
     for key, tally in harvest.census(equation.params["jaxpr"]).items():
         if (
@@ -52,13 +53,12 @@ def _census_shard_map(equation: Equation, harvest: Harvest) -> Census:
 
 
 def _run_shard_map(equation: Equation, args: Sequence[Array], frame: Frame) -> Sequence[Array]:
-    params, axes = equation.params, _axes(equation)
+    """The same `shard_map`, with states and records as more of its operands and results."""
+    params, (axes, number) = equation.params, _axes(equation)
     census = frame.taken(_census_shard_map(equation, frame.harvest))
     inner_tallies = {key: frame.tallies[key].on_one_shard() for key in census}
     first, second = PartitionSpec(axes), PartitionSpec(None, axes)
-
     streams = frame.harvest.streams
-    number = math.prod(params["mesh"].shape[name] for name in axes)
 
     def shard(args: Sequence[Array], states: dict[str, Tree], passed: Tree) -> Tree:
         states = jax.tree.map(lambda x: x[0], states)

@@ -16,29 +16,22 @@ import jax
 import jax.numpy as jnp
 
 from logax._checks import as_names, as_text, at_least_one
+from logax._columns.records import Records
+from logax._columns.rows import record_rank
 from logax._compat import Array, Equation, Tree, laid_with
 from logax._harvest import census as counting
 from logax._harvest.arguments import Fixed
+from logax._harvest.blocks import Column, Single, compacted, cut_off, value_of
 from logax._harvest.call import Harvested
 from logax._harvest.census import Census, Tally
 from logax._harvest.choice import Choice, Names, leave
 from logax._harvest.findings import Findings
 from logax._harvest.groups import Group, grouped
+from logax._harvest.harvest import Frame, Harvest
 from logax._harvest.shards import not_on_shards
-from logax._harvest.storage import (
-    Column,
-    Reduction,
-    Ring,
-    Single,
-    Store,
-    compacted,
-    cut_off,
-    finished,
-    started,
-    value_of,
-)
+from logax._harvest.storage import Reduction, Ring, Store, finished, started
 from logax._harvest.tracing import Harvester, Traced
-from logax._harvest.walker import Frame, Harvest, walk
+from logax._harvest.walker import walk
 from logax._logdict import logdict, matches
 from logax._reduce import Record, RecordReducer
 from logax._reducers import as_reducer, is_arithmetic
@@ -119,6 +112,12 @@ class Options:
 
 def spooled(traced: Traced, options: Options) -> tuple[list[Array], logdict]:
     """The results of a program, and its logs."""
+    results, records = collected(traced, options)
+    return results, _logdict(records)
+
+
+def collected(traced: Traced, options: Options) -> tuple[list[Array], dict[str, Records]]:
+    """The results of a program, and by key its records, their steps in the order of the calls."""
     harvest = Spool(options, traced.listening)
     census = harvest.census(traced.jaxpr)
     harvest.warn(traced)
@@ -136,7 +135,7 @@ def spooled(traced: Traced, options: Options) -> tuple[list[Array], logdict]:
         else:
             column = compacted(blocks[name].block(), group.whole)
         columns |= group.columns(column)
-    return results, _logdict({key: columns[key] for key in census}, census)
+    return results, {key: _records(columns[key], tally) for key, tally in census.items()}
 
 
 class Spool(Harvest):
@@ -251,19 +250,26 @@ def _store(tally: Tally, place: tuple[Any, ...], interval: int) -> Store | None:
     return None
 
 
-def _logdict(columns: dict[str, Column], tallies: Census) -> logdict:
-    values, counts, ranks = {}, {}, {}
+def _records(column: Column, tally: Tally) -> Records:
+    value = _with_keys(column.value, tally)
+    # JAX sorts the names of a dictionary wherever it is taken apart.
+    names = dict.fromkeys((*tally.steps, *column.steps))
+    steps = {name: column.steps[name] for name in names if name in column.steps}
+    return Records(value, steps, column.total, tally.sites, record_rank(value, 0))
+
+
+def _logdict(records: dict[str, Records]) -> logdict:
     steps: dict[str, dict[str, Array]] = {}
-    for key, column in columns.items():
-        values[key] = _with_keys(column.value, tallies[key])
-        leaves = jax.tree.leaves(values[key])
-        ranks[key] = leaves[0].ndim - 1 if leaves else 0
-        if column.total is not None:
-            counts[key] = column.total
-        for name, step in column.steps.items():
+    for key, own in records.items():
+        for name, step in own.steps.items():
             steps.setdefault(name, {})[key] = step
-    sites = {key: tally.sites for key, tally in tallies.items()}
-    return logdict(values, steps=steps, count=counts, site=sites, rank=ranks)
+    return logdict(
+        {key: own.value for key, own in records.items()},
+        steps=steps,
+        count={key: own.count for key, own in records.items() if own.count is not None},
+        site={key: own.site for key, own in records.items()},
+        rank={key: own.rank for key, own in records.items()},
+    )
 
 
 def _with_keys(value: Tree, tally: Tally) -> Tree:

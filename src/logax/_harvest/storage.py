@@ -1,81 +1,27 @@
-"""Where records wait inside the program: blocks that grow, and stores of constant size.
+"""Stores: places of constant size where records wait inside the program.
 
-Keys that are always logged together (see `groups`) wait together, with one set of steps, and one
-count for all of them. A `Block` is some of their records in order, with a mask where some may not
-be real. Where the number of records has a static bound they travel as blocks: each part of the
-program returns its own, loops stack them, and the end puts them together. That is what one would
-write by hand.
-
-All others (no static bound, `capacity`, `interval`, `reduce`) have one store for the whole call,
-threaded through the program: a `Ring` that keeps the last records, or a `Reduction` that folds
-them. Its state never holds a gradient, since every record is cut off from differentiation where
-it is logged.
+Keys whose records have no static bound, and those with `capacity`, `interval` or `reduce`, have one
+store for the whole call, threaded through the program: a `Ring` that keeps the last records, or a
+`Reduction` that folds them. Keys that are always logged together (see `groups`) share one, with one
+count for all of them. Its state never holds a gradient, since every record is cut off from
+differentiation where it is logged.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from logax._compat import Array, Tree, laid_as, make_varying
+from logax._harvest.blocks import Block, Column, conformed, numbered, rows_like, value_of
 from logax._harvest.census import Tally
-from logax._logdict import missing_step
 from logax._reduce import Record, RecordReducer
 from logax._reducers import written
-
-
-class Block(NamedTuple):
-    """Some records: leaves and steps with a record axis, and which are real."""
-
-    leaves: tuple[Array, ...]
-    steps: dict[str, Array]
-    valid: Array | None = None
-
-    def rows(self) -> int:
-        """How many records there is room for."""
-        arrays = (*self.leaves, *self.steps.values(), self.valid)
-        return next((len(x) for x in arrays if x is not None), 0)
-
-    def leading(self) -> tuple[int, ...]:
-        """The shape in front of a record's own."""
-        return (self.rows(),)
-
-    def block(self) -> Block:
-        """Itself."""
-        return self
-
-
-class Single(NamedTuple):
-    """One record, without a record axis.
-
-    A loop that returns it so returns what one would have returned by hand. In particular, JAX sees
-    that a step is the loop's own input, and does not copy it.
-    """
-
-    leaves: tuple[Array, ...]
-    steps: dict[str, Array]
-    valid: Array | None = None
-
-    def leading(self) -> tuple[int, ...]:
-        """The shape in front of a record's own: none."""
-        return ()
-
-    def block(self) -> Block:
-        """The same with a record axis."""
-        return Block(*jax.tree.map(lambda x: jax.lax.expand_dims(x, (0,)), tuple(self)))
-
-
-class Column(NamedTuple):
-    """All records at the end: the arrays of a logdict, and the count if it is needed."""
-
-    value: Tree
-    steps: dict[str, Array]
-    total: Array | None
 
 
 class Store(Protocol):
@@ -109,7 +55,7 @@ class Ring:
         def room(like: jax.ShapeDtypeStruct) -> Array:
             return jnp.zeros((self.rows + 1, *like.shape), like.dtype)
 
-        state = (_rows_like(self._tally, room), jnp.zeros((), jnp.int32))
+        state = (rows_like(self._tally, room), jnp.zeros((), jnp.int32))
         return make_varying(state, self._tally.varying)
 
     def append(self, state: Tree, block: Block) -> Tree:
@@ -248,93 +194,6 @@ def finished(store: Store, state: Tree, shards: Sequence[int]) -> Column:
     value, steps = jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1), column[:2])
     # All counts are the same. To cut out the first of them is more than the XLA of 0.8.0 can do.
     return Column(value, steps, None if column.total is None else jnp.max(column.total, axis=0))
-
-
-def conformed(block: Block | Single, tally: Tally) -> Block | Single:
-    """The records with the dtypes and the steps that all of the records have."""
-
-    def column(name: str, like: jax.ShapeDtypeStruct) -> Array:
-        if name in block.steps:
-            return block.steps[name].astype(like.dtype)
-        return jnp.full((*block.leading(), *like.shape), missing_step(like.dtype), like.dtype)
-
-    leaves = tuple(x.astype(like.dtype) for x, like in zip(block.leaves, tally.leaves, strict=True))
-    steps = {name: column(name, like) for name, like in tally.steps.items()}
-    return block._replace(leaves=leaves, steps=steps)
-
-
-def joined(parts: Sequence[Block | Single], tally: Tally) -> Block | Single:
-    """All of some records, in order; a part without any does not even say that it has a mask."""
-    filled = [part for part in parts if 0 not in part.leading()] or parts[:1]
-    if len(filled) == 1:
-        return conformed(filled[0], tally)
-    alike = [conformed(part, tally).block() for part in filled]
-    if any(block.valid is not None for block in alike):
-        alike = [block._replace(valid=real_rows(block)) for block in alike]
-    return Block(*jax.tree.map(lambda *parts: jnp.concatenate(parts), *map(tuple, alike)))
-
-
-def real_rows(block: Block) -> Array:
-    """The mask of a block, made up where it has none."""
-    return jnp.ones(block.rows(), bool) if block.valid is None else block.valid
-
-
-def numbered(block: Block, first: Any) -> tuple[Array, Array]:
-    """The number of each record, counted from `first`, and the number of the next one.
-
-    Rows that are not real do not count: they have the number of the one before.
-    """
-    if block.valid is None:
-        return first + jnp.arange(block.rows(), dtype=jnp.int32), first + block.rows()
-    real = jnp.cumsum(block.valid, dtype=jnp.int32)
-    return first + real - 1, first + (real[-1] if block.rows() else 0)
-
-
-def padded(block: Block, rows: int) -> Block:
-    """The block with room for `rows` records, and a mask."""
-
-    def pad(x: Array) -> Array:
-        room = jnp.zeros((rows - len(x), *x.shape[1:]), x.dtype)
-        return jnp.concatenate([x, room]) if rows > len(x) else x
-
-    leaves, steps, valid = jax.tree.map(pad, block._replace(valid=real_rows(block)))
-    return Block(leaves, steps, valid)
-
-
-def empty(tally: Tally) -> Block:
-    """No records."""
-    return Block(*_rows_like(tally, lambda like: jnp.zeros((0, *like.shape), like.dtype)))
-
-
-def compacted(block: Block, tally: Tally) -> Column:
-    """The real records first, in order, then zeros; and how many are real."""
-    if block.valid is None:
-        return Column(value_of(tally, block.leaves), block.steps, None)
-    number, count = numbered(block, jnp.zeros((), jnp.int32))
-    slot = jnp.where(block.valid, number, block.rows())
-
-    def compact(x: Array) -> Array:
-        return jnp.zeros_like(x).at[slot].set(x, mode="drop")
-
-    leaves, steps = jax.tree.map(compact, (block.leaves, block.steps))
-    return Column(value_of(tally, leaves), steps, count)
-
-
-def _rows_like(
-    tally: Tally, make: Callable[[jax.ShapeDtypeStruct], Array]
-) -> tuple[tuple[Array, ...], dict[str, Array]]:
-    return tuple(map(make, tally.leaves)), {name: make(like) for name, like in tally.steps.items()}
-
-
-def cut_off(x: Array) -> Array:
-    """The value without its derivative."""
-    x = jnp.asarray(x)
-    return jax.lax.stop_gradient(x) if jnp.issubdtype(x.dtype, jnp.inexact) else x
-
-
-def value_of(tally: Tally, leaves: Sequence[Any]) -> Tree:
-    """The logged pytree with these leaves; those that were not chosen are None."""
-    return tally.entry.value(leaves)
 
 
 def _check_same_types(old: Tree, new: Tree, reducer: Any) -> None:

@@ -5,7 +5,8 @@ Each record gets its place in the order of the program. Then it waits, with othe
 the parts of the program (`Block`), up to the next place where they can leave. Such places are the
 ends of iterations: a scan is cut into stretches of as many iterations as fill the buffer. Records
 whose number is not known before they are made are moved to a buffer of constant size there, which
-is emptied when the next ones would not fit; a `while` loop stops for that.
+is emptied when the next ones would not fit; a `while` loop stops for that. What can be settled
+before the program runs is in `planning`.
 """
 
 from __future__ import annotations
@@ -21,24 +22,29 @@ import jax.numpy as jnp
 from logax._compat import Array, Equation, Jaxpr, Tree
 from logax._delivery.calls import receive
 from logax._delivery.emit import emit
-from logax._delivery.packets import Packet, Rows, Site, Stream
+from logax._delivery.packets import Packet, Rows
 from logax._delivery.worker import worker
 from logax._entries import Entry, LogSpec
 from logax._harvest import census as counting
-from logax._harvest.buffer import Buffer, number_of_real
+from logax._harvest.blocks import Block, Single, cut_off
+from logax._harvest.buffer import number_of_real
 from logax._harvest.census import Census, Tally
 from logax._harvest.choice import Choice, Part, leave
-from logax._harvest.control import any_lane_p
 from logax._harvest.findings import Findings
-from logax._harvest.storage import Block, Single, cut_off
-from logax._harvest.walker import Frame, Harvest
+from logax._harvest.harvest import Frame, Harvest
+from logax._harvest.lanes import any_lane_p
+from logax._harvest.planning import Plan, bound_of, counters_of, plan_of, totals_of
 
 PLACE = "\0place"  # as no step is called
 
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """What a call of `tap` asks for, as far as the program depends on it."""
+    """What a call of `tap` asks for, as far as the program depends on it.
+
+    `owned` says that the program is told the number of an owner: one more operand, which makes it
+    another program.
+    """
 
     choice: Choice
     keep_logs: bool
@@ -72,15 +78,12 @@ class Tap(Harvest):
         super().__init__()
         self.options, self._outer = options, outer
         self.found = Findings()
-        self._names: dict[Any, str] = {}
+        self.on_one_shard = False  # whether the whole call is, inside a `shard_map`
+        self._names: dict[Any, str] = {}  # of each site and its types
         self._specs: dict[str, LogSpec] = {}
-        self._sites: dict[str, Site] = {}
-        self._streams: tuple[Stream, ...] = ()
-        self._paths: dict[tuple[int, ...], dict[str, Tally]] = {}
-        self._counters: dict[str, str] = {}
-        self._apart = False
-        self.on_one_shard = False
-        self._buffers: dict[tuple[int, ...], Buffer] = {}
+        self._apart = False  # whether each key of a log is a record by itself
+        self._counters: dict[str, str] = {}  # of each site, where records are thinned
+        self._plan = Plan({}, (), {}, {})
 
     # What there is.
 
@@ -121,72 +124,45 @@ class Tap(Harvest):
     def planned(self, jaxpr: Jaxpr) -> Census:
         """The census of the program; decides where records wait, and what the host must know."""
         census = self.census(jaxpr)
-        if self.options.interval > 1 and not self._count_keys(census):
+        if self.options.interval > 1:
+            census = self._counted(census, jaxpr)
+        totals = self._totals(census, jaxpr)
+        self._plan = plan_of(census, self._specs, totals, self.options.buffer)
+        return census
+
+    def _counted(self, census: Census, jaxpr: Jaxpr) -> Census:
+        """Give each site its counter; where keys cannot share one, count again with them apart."""
+        counters = counters_of(census, self._specs)
+        if counters is None:
             self._apart = True
             self.memo.clear()
             self._specs.clear()
             census = self.census(jaxpr)
-            self._count_keys(census)
-        self._plan(census, self._totals(census, jaxpr))
+            counters = counters_of(census, self._specs)
+        self._counters = counters or {}
         return census
 
     def _totals(self, census: Census, jaxpr: Jaxpr) -> dict[str, int]:
         """How many records each key has, where the program says so."""
-        interval, specs = self.options.interval, self._specs
-        if interval > 1:
-            whole = Tap(dataclasses.replace(self.options, interval=1), self._outer)
-            census, specs = whole.census(jaxpr), whole._specs
-        tallies: dict[str, list[Tally]] = {}
-        for name, tally in census.items():
-            for entry in specs[name].entries:
-                tallies.setdefault(entry.key, []).append(tally)
-        return {
-            key: -(-sum(tally.most or 0 for tally in own) // interval)
-            for key, own in tallies.items()
-            if all(tally.exact for tally in own)
-        }
-
-    def _count_keys(self, census: Census) -> bool:
-        """Keys that are always logged together share a counter; False if some only at times."""
-        sites: dict[str, set[str]] = {}
-        for name in census:
-            for entry in self._specs[name].entries:
-                sites.setdefault(entry.key, set()).add(name)
-        for name in census:
-            together = {frozenset(sites[entry.key]) for entry in self._specs[name].entries}
-            if len(together) > 1:
-                return False
-            self._counters[name] = min(together.pop())
-        return True
-
-    def _plan(self, census: Census, totals: dict[str, int]) -> None:
-        for name, tally in census.items():
-            self._paths.setdefault(tally.shards, {})[name] = tally
-        exact = all(tally.exact for tally in census.values())
-        self._streams = tuple(
-            Stream(path, _bound(tallies) if exact else None)
-            for path, tallies in self._paths.items()
-        )
-        bound = _bound(census)
-        size = self.options.buffer
-        if size > 1 and not exact and (bound is None or bound > size):
-            self._buffers = {path: Buffer(size, own) for path, own in self._paths.items()}
-        self._sites = {
-            name: Site(spec, totals.get(spec.entries[0].key)) for name, spec in self._specs.items()
-        }
+        interval = self.options.interval
+        if interval == 1:
+            return totals_of(census, self._specs, interval)
+        # A log that is thinned is one that may not happen: only all of them can be counted.
+        whole = Tap(dataclasses.replace(self.options, interval=1), self._outer)
+        return totals_of(whole.census(jaxpr), whole._specs, interval)
 
     # States: how many records there were, how many of each site, and what waits.
 
     def started(self) -> dict[str, Tree]:
         """The states before the first record."""
         states: dict[str, Tree] = {}
-        for path, tallies in self._paths.items():
+        for path, tallies in self._plan.paths.items():
             zero = jnp.zeros(path, jnp.int32)
             states[f"place{path}"] = zero
             if self.options.interval > 1:
                 states |= {f"seen{path}{self._counters[name]}": zero for name in tallies}
-            if path in self._buffers:
-                states[f"buffer{path}"] = self._buffers[path].start(path)
+            if path in self._plan.buffers:
+                states[f"buffer{path}"] = self._plan.buffers[path].start(path)
         return states
 
     def threaded(self, frame: Frame, census: Census, emits: bool) -> dict[str, Tree]:
@@ -202,7 +178,7 @@ class Tap(Harvest):
 
     def emits_inside(self, frame: Frame, census: Census, again: bool) -> bool:
         """Where there are too many to wait; in what may run twice only if there is no bound."""
-        bound = _bound(census)
+        bound = bound_of(census)
         if bound is None:
             return True
         return frame.emits and not again and bound >= self.options.buffer
@@ -216,7 +192,7 @@ class Tap(Harvest):
 
     def cut(self, frame: Frame, census: Census, length: int) -> int:
         """As many iterations as fill the buffer, and rather a few less if that leaves no rest."""
-        bound, size = _bound(census), self.options.buffer
+        bound, size = bound_of(census), self.options.buffer
         if bound is None:
             return 1
         if not frame.emits or length * bound <= size:
@@ -228,13 +204,13 @@ class Tap(Harvest):
 
     def waits(self, census: Census) -> bool:
         """Where the buffer has room for an iteration; shards inside have buffers of their own."""
-        bound = _bound(_outside_of_shards(census))
-        return bool(self._buffers) and bound is not None and 0 < bound <= self.options.buffer
+        bound = bound_of(_outside_of_shards(census))
+        return bool(self._plan.buffers) and bound is not None and 0 < bound <= self.options.buffer
 
     def lacks_room(self, frame: Frame, states: dict[str, Tree], census: Census) -> Array:
         """Whether the records of one iteration might not fit."""
-        buffer = self._buffers[frame.shards]
-        bound = _bound(_outside_of_shards(census))
+        buffer = self._plan.buffers[frame.shards]
+        bound = bound_of(_outside_of_shards(census))
         return buffer.lacks_room(states[f"buffer{frame.shards}"], bound)
 
     def took(self, frame: Frame) -> None:
@@ -260,12 +236,12 @@ class Tap(Harvest):
         else:
             if not has_room:
                 self._make_room(frame, number_of_real(blocks))
-            frame.states[key] = self._buffers[frame.shards].add(frame.states[key], blocks)
+            frame.states[key] = self._plan.buffers[frame.shards].add(frame.states[key], blocks)
 
     def _make_room(self, frame: Frame, more: Any) -> None:
         """Empty the buffer if so many more would not fit."""
         key = f"buffer{frame.shards}"
-        full = self._buffers[frame.shards].lacks_room(frame.states[key], more)
+        full = self._plan.buffers[frame.shards].lacks_room(frame.states[key], more)
         if frame.valid is not None:
             full &= frame.valid
 
@@ -280,14 +256,14 @@ class Tap(Harvest):
 
     def empty_buffer(self, frame: Frame) -> None:
         """Emit what waits."""
-        buffer, key = self._buffers.get(frame.shards), f"buffer{frame.shards}"
+        buffer, key = self._plan.buffers.get(frame.shards), f"buffer{frame.shards}"
         if buffer is not None:
             self._emit(frame, self._waiting_rows(frame))
             frame.states[key] = buffer.emptied(frame.states[key], frame.valid)
 
     def _waiting_rows(self, frame: Frame) -> dict[str, Rows]:
         state = frame.states[f"buffer{frame.shards}"]
-        content = self._buffers[frame.shards].content(state, frame.valid)
+        content = self._plan.buffers[frame.shards].content(state, frame.valid)
         return {n: self._rows(n, each)._replace(gate=real) for n, (each, real) in content.items()}
 
     def _all_rows(self, records: Mapping[str, Block | Single]) -> dict[str, Rows]:
@@ -299,12 +275,13 @@ class Tap(Harvest):
 
     def _emit(self, frame: Frame, rows: dict[str, Rows], ends: Sequence[Array] = ()) -> None:
         given: Given = frame.given
-        stream = list(self._paths).index(frame.shards) if frame.shards in self._paths else 0
+        paths = list(self._plan.paths)
+        stream = paths.index(frame.shards) if frame.shards in paths else 0
         packet = Packet(
-            tuple(self._sites[name] for name in rows),
+            tuple(self._plan.sites[name] for name in rows),
             tuple(each.gate is not None for each in rows.values()),
             stream,
-            self._streams,
+            self._plan.streams,
             bool(ends),
             self.on_one_shard,
             bool(given.owner),
@@ -315,16 +292,16 @@ class Tap(Harvest):
     def end(self, frame: Frame) -> None:
         """Emit the rest, and say that it is the rest unless the host knows."""
         rows: dict[str, Rows] = {}
-        if frame.shards in self._buffers:
+        if frame.shards in self._plan.buffers:
             self.settle(frame)
             rows = self._waiting_rows(frame)
         else:
             rows = self._all_rows(frame.collected())
         ends = []
-        if any(stream.total is None for stream in self._streams):
+        if any(stream.total is None for stream in self._plan.streams):
             ends = [
                 frame.states[f"place{path}"].reshape(-1) if path else frame.states[f"place{path}"]
-                for path in self._paths
+                for path in self._plan.paths
             ]
         if rows or ends:
             self._emit(frame, rows, ends)
@@ -371,13 +348,6 @@ def _whole(spec: LogSpec) -> Entry:
 
 def _outside_of_shards(census: Census) -> Census:
     return {name: tally for name, tally in census.items() if not tally.shards}
-
-
-def _bound(census: Census) -> int | None:
-    """How many records there are at most."""
-    if any(tally.most is None for tally in census.values()):
-        return None
-    return sum(tally.most or 0 for tally in census.values())
 
 
 def _number(valid: Array | None) -> Any:

@@ -18,9 +18,10 @@ from logax._delivery.routes import Route, Takes
 from logax._delivery.troubles import troubles
 from logax._harvest.call import Harvested
 from logax._harvest.choice import Choice, Names
+from logax._harvest.harvest import Frame
 from logax._harvest.streaming import Given, Options, Tap
 from logax._harvest.tracing import Harvester, Traced
-from logax._harvest.walker import Frame, walk
+from logax._harvest.walker import walk
 
 
 def tap(

@@ -71,7 +71,7 @@ class Harvester(NamedTuple):
 
     Attributes:
       name: What the user calls it.
-      run: Given the function and the options, returns the function's results, and the logs or None.
+      run: Given the traced function and the options, returns its results, and the logs or None.
       bind_logs: Whether logs are bound while tracing.
     """
 

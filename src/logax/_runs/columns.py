@@ -2,7 +2,7 @@
 
 Pieces are like each other if their values have the same tree and the same shapes, and numbers of
 one sort, of whatever width: then there is a type that holds all of them as they are. Steps that
-some records lack are missing there. Cells that have less records than others, and places of the
+some records lack are missing there. Cells that have fewer records than others, and places of the
 grid that nobody has, are padded: with NaN, the least integer (the greatest of unsigned ones),
 False, or zero where a type has none of these.
 """

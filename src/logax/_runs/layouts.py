@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -33,6 +34,11 @@ from logax._show import HistogramBins, ImagePixels
 _SHOWN: dict[str, tuple[Any, int]] = {"histogram": (HistogramBins, 3), "image": (ImagePixels, 1)}
 _MOST_PLANS = 256  # that a layout remembers
 _MOST = 2**48  # bytes of one record, and the length of an axis: more is no shape
+
+
+def number_of_arrays(show: str) -> int:
+    """How many arrays a leaf has: one, or as many as what it shows is made of."""
+    return _SHOWN[show][1] if show else 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,7 +88,7 @@ class Key:
             if not show:
                 return next(given)
             made, number = _SHOWN[show]
-            return made(*(next(given) for _ in range(number)))
+            return made(*itertools.islice(given, number))
 
         return filled(self.outline, map(leaf, self.shows), namespace=dict)
 
@@ -193,7 +199,7 @@ def _key_from(name: Any, outline: Any, shows: Any, arrays: Any) -> Key:
     shows = tuple(_text(show) for show in _listed(shows))
     if not all(show in ("", *_SHOWN) for show in shows):
         raise ValueError("a layout shows something unknown")
-    number = sum(_SHOWN[show][1] if show else 1 for show in shows)
+    number = sum(map(number_of_arrays, shows))
     if number != len(leaves) or count_of(checked(outline)) != len(shows):
         raise ValueError("a layout has another number of arrays than its tree")
     return Key(_text(name), outline, shows, leaves)

@@ -53,7 +53,7 @@ class Packed:
       streams: Whose records these are.
       layout: What they look like, as JSON.
       records: How many there are of the stream that has most.
-      ragged: Whether some streams have less.
+      ragged: Whether some streams have fewer.
       alike: Which steps are the same for all streams, by bits.
       shared: The bytes of small arrays.
       alone: The bytes of each large array.

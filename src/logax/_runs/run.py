@@ -24,7 +24,7 @@ class Run(Mapping[str, Any]):
     """One run: a mapping from keys to all of their records.
 
     `run["loss"]` is an array with the records along its first axis; of a run with lanes the lanes
-    come first, and lanes with less records than others are padded with NaN (integers with the
+    come first, and lanes with fewer records than others are padded with NaN (integers with the
     least, unsigned ones with the greatest, and truth values with False). A pytree comes back as
     dictionaries, lists and tuples of such arrays; histograms and images as `HistogramBins` and
     `ImagePixels`. Reading one key reads nothing of the others.

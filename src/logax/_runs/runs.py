@@ -55,7 +55,7 @@ class Runs(Mapping[str, Run]):
     """A mapping from the id of each run to the run, in the order in which they began.
 
     `runs["loss"]`, with a key in place of an id, is the array of that key, with an axis for the
-    runs before that of the records (and before lanes, where runs have them). Runs that have less
+    runs before that of the records (and before lanes, where runs have them). Runs that have fewer
     records than others, or none, are padded: with NaN, integers with the least of their type
     (unsigned ones with the greatest), truth values with False.
 

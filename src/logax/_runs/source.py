@@ -21,7 +21,7 @@ from logax._runs.layouts import Layout, layout_from
 from logax._runs.texts import from_json
 
 _SMALL = 4096  # bytes that are read with the row, whatever is wanted of them
-_FEW = 100  # families that are asked for one by one
+_FEW = 100  # runs or families that are asked for one by one
 _PORTIONS = (
     "SELECT number, family, layout, streams, records, ragged, alike, blob, length(data), "
     f"CASE WHEN length(data) <= {_SMALL} THEN data END FROM portions"
@@ -171,12 +171,7 @@ class Look:
 
     def members(self, runs: Collection[int]) -> dict[int, list[Member]]:
         """By family, the streams of some runs, in the order of their places."""
-        select = "SELECT run, family, place, lane, shard FROM streams"
-        if len(runs) > _FEW:
-            rows = [row for row in self.connection.execute(select) if row[0] in runs]
-        else:
-            found = [self.connection.execute(f"{select} WHERE run = ?", (run,)) for run in runs]
-            rows = [row for each in found for row in each]
+        rows = self._rows("SELECT run, family, place, lane, shard FROM streams", "run", 0, runs)
         families: dict[int, list[Member]] = {}
         lanes: dict[str, tuple[int, ...]] = {}
         for run, family, place, lane, shard in rows:
@@ -215,13 +210,15 @@ class Look:
         return max((row[2] for row in rows if isinstance(row[2], float)), default=None)
 
     def _of_families(self, select: str, families: Collection[int]) -> list[Any]:
-        if len(families) > _FEW:
-            rows = [row for row in self.connection.execute(select) if row[1] in families]
-        else:
-            where = f"{select} WHERE family = ?"
-            found = [self.connection.execute(where, (family,)) for family in families]
-            rows = [row for each in found for row in each]
-        return sorted(rows, key=lambda row: row[0])
+        """Rows that begin with their number and their family, in the order of numbers."""
+        return sorted(self._rows(select, "family", 1, families), key=lambda row: row[0])
+
+    def _rows(self, select: str, column: str, at: int, wanted: Collection[int]) -> list[Any]:
+        """The rows that have one of the wanted numbers in a column, which is their item `at`."""
+        if len(wanted) > _FEW:
+            return [row for row in self.connection.execute(select) if row[at] in wanted]
+        where = f"{select} WHERE {column} = ?"
+        return [row for each in wanted for row in self.connection.execute(where, (each,))]
 
 
 def _one(row: Any, what: str) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from logax._columns.rows import shape_name
 from logax._resting.structure import Node, children_of
-from logax._runs.layouts import Key
+from logax._runs.layouts import Key, number_of_arrays
 
 if TYPE_CHECKING:
     from logax._runs.run import Run
@@ -60,16 +61,13 @@ def of_run(run: Run, keys: Sequence[Key]) -> str:
 def form(key: Key, lanes: int = 0) -> str:
     """What one record of a key is."""
     arrays = iter([shape_name(leaf.kind.name, leaf.shape) for leaf in key.leaves])
-    leaves = (f"{show} of {_several(arrays, show)}" if show else next(arrays) for show in key.shows)
-    text = short(_tree(key.outline, leaves), 2 * _WIDEST)
+
+    def leaf(show: str) -> str:
+        first, *_ = itertools.islice(arrays, number_of_arrays(show))
+        return f"{show} of {first}" if show else first
+
+    text = short(_tree(key.outline, map(leaf, key.shows)), 2 * _WIDEST)
     return text + (f" with {lanes} axes of lanes" if lanes else "")
-
-
-def _several(arrays: Iterator[str], show: str) -> str:
-    first = next(arrays)
-    if show == "histogram":
-        next(arrays), next(arrays)
-    return first
 
 
 def _tree(node: Node, leaves: Iterator[str]) -> str:

@@ -102,7 +102,7 @@ class JSONLSink(TextSink):
     def _settle(self) -> None:
         """Put what was gathered in order: nothing that comes later belongs before it."""
         self._records += self._gathered.number
-        self._lines += self._gathered.take(_lines_of)
+        self._lines += self._gathered.take(lines_of)
 
     def _check(self, file: BinaryIO) -> None:
         line = file.readline(_LONGEST_FOREIGN)
@@ -149,10 +149,11 @@ def _opening(run: RunInfo) -> dict[str, Any]:
     }
 
 
-def _lines_of(rows: Rows) -> list[str]:
+def lines_of(rows: Rows, only_ascii: bool = False) -> list[str]:
+    """Each record as a JSON object on a line, in UTF-8 or in ASCII."""
     heads = [_head(stream) for stream in rows.streams]
     own = [heads[number] for number in rows.owner.tolist()]
-    names = [f", {json.dumps(name, ensure_ascii=False)}: " for name in rows.columns]
+    names = [f", {json.dumps(name, ensure_ascii=only_ascii)}: " for name in rows.columns]
     columns = list(rows.columns.values())
     if any(None in column for column in columns):
         return [

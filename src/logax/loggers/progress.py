@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterable
 from types import TracebackType
 from typing import Any, Self
 
-from logax._bars import Bar
 from logax._checks import as_names, at_least, check_file
 from logax._delivery.control import flush
 from logax._delivery.records import record
+from logax._delivery.worker import worker
 from logax.loggers._progress.lanes import Lanes
 from logax.loggers._progress.leader import Leader
+from logax.loggers._progress.resting import PatientBar, resting
 from logax.loggers._progress.values import Values
 
 
@@ -39,12 +39,18 @@ class ProgressLogger:
     three iterations where lanes log side by side. When all have ended, the bar stands where the
     last of them did. The values that are shown are means over lanes.
 
+    **Values.** The bar ends with the last values of the last iteration. What is logged after the
+    key that counts is waited for: where the program says how often it logs that, until it has come;
+    where it does not (under `cond`, with `every=`, and for what a pattern with `*` may still name),
+    the bar stands at its total until the block ends, `logax.flush()` returns, or another bar
+    begins.
+
     **Calls.** A bar ends when its total is reached, and the next call starts a new one. Without a
     known total a call is recognized by its step, which goes back; records without a step are
     counted through all calls. With a `total` of your own one bar goes on through all calls until
     it is reached. One logger follows one program at a time: give each thread its own.
 
-    Used without `with`, call `logax.flush()` and `close()` at the end, unless all totals are known.
+    Used without `with`, call `logax.flush()` at the end, and `close()` unless all totals are known.
     After `close()` records are ignored, until the logger is used in a new `with`. An exception that
     leaves the block ends the bar where it is, without waiting for the program.
 
@@ -77,26 +83,28 @@ class ProgressLogger:
         check_file("ProgressLogger", file)
         self._step, self._file = step, file
         self._patterns = as_names("show", show) or ()
-        self._lock = threading.Lock()
         self._closed = False
+        if self._patterns:
+            resting.expect()
         self._start()
 
     def _start(self) -> None:
         self._leader = Leader(self._total, self._step)
-        self._values = Values(self._patterns)
-        self._bar: Bar | None = None
+        self._values = Values(self._patterns, counts=self._total is None)
+        self._bar: PatientBar | None = None
+        self._will_draw = False  # a bar that rests, with values that have come since
 
     @property
     def position(self) -> int:
         """How far the slowest lane is; 0 before there is anything to show."""
-        with self._lock:
+        with resting.lock:
             lanes = self._leader.lanes
             return 0 if lanes is None else lanes.slowest().position
 
     @property
     def total(self) -> int | None:
         """The last position, if it is known."""
-        with self._lock:
+        with resting.lock:
             lanes = self._leader.lanes
             return self._total if lanes is None else lanes.total
 
@@ -107,53 +115,87 @@ class ProgressLogger:
                 f"`ProgressLogger` takes the records of `tap` and `live`, and got {one!r}. Write "
                 "`logax.tap(f, progress)(x)`."
             )
-        with self._lock:
+        with resting.lock:
             if self._closed:
                 return
-            before, number = self._leader.lanes, self._round()
             lanes, begins = self._leader.take(one)
-            if begins:
-                if self._bar is not None and lanes is not None:
-                    self._end(self._bar, lanes.furthest(number))
-                self._values.forget(one)
-            elif self._bar is not None and lanes is not None and lanes is not before:
-                self._bar.set_total(lanes.total)
+            if lanes is not None or self._values.comes_again(one):
+                self._end_rest()
+            if self._bar is not None and lanes is not None:
+                if begins:
+                    self._end(self._bar, lanes.left_at)
+                else:  # perhaps those of another key than before
+                    self._bar.set_total(lanes.total)
             if self._patterns:
                 self._values.take(one)
             if lanes is not None and not self._leader.is_through:
                 self._show(lanes)
-
-    def _round(self) -> int:
-        return 0 if self._leader.lanes is None else self._leader.lanes.round
+            else:
+                self._go_on_resting()
 
     def _show(self, lanes: Lanes) -> None:
         if self._bar is None:
-            self._bar = Bar(self._file, lanes.total, max(lanes.slowest().position - 1, 0))
+            resting.end_all()
+            self._bar = PatientBar(self._file, lanes.total, max(lanes.slowest().position - 1, 0))
         if lanes.complete():
-            self._end(self._bar, lanes.slowest().position)
+            position = lanes.slowest().position
             self._leader.end_round()
+            if self._may_come():
+                resting.add(self._end_rest)
+                self._bar.rest(position, self._values.line())
+            else:
+                self._end(self._bar, position)
         elif time.monotonic() >= self._bar.due:
             self._bar.draw(lanes.slowest().position, self._values.line())
 
-    def _end(self, bar: Bar, position: int | None) -> None:
+    def _may_come(self) -> bool:
+        lanes = self._leader.lanes
+        return lanes is not None and self._values.may_come(self._leader.key, lanes.names)
+
+    def _go_on_resting(self) -> None:
+        """A record has come that may be the last that a bar waits for."""
+        if self._bar is None or self._bar.rests_at is None:
+            return
+        if not self._may_come():
+            self._end_rest()
+        elif not self._will_draw:
+            # Once for all records that are there already: those of thousands of lanes, say.
+            self._will_draw = True
+            worker.put(0, self._draw_rest, waits=False)
+
+    def _draw_rest(self) -> None:
+        with resting.lock:
+            self._will_draw = False
+            if self._bar is not None and self._bar.rests_at is not None:
+                self._bar.rest(self._bar.rests_at, self._values.line())
+
+    def _end_rest(self) -> None:
+        """End the bar if it only waits for values."""
+        if self._bar is not None and self._bar.rests_at is not None:
+            self._end(self._bar, self._bar.rests_at)
+
+    def _end(self, bar: PatientBar, position: int | None) -> None:
         self._bar = None
+        resting.discard(self._end_rest)
         bar.close(position, self._values.line())
+        self._values.end()
 
     def close(self) -> None:
         """End the bar where it is; later records are ignored."""
         self._close(all_ended=False)
 
     def _close(self, all_ended: bool) -> None:
-        with self._lock:
+        with resting.lock:
             self._closed = True
+            self._end_rest()
             lanes = self._leader.lanes
             if self._bar is None or lanes is None:
                 return
-            last = lanes.furthest(lanes.round) if all_ended else lanes.slowest().position
+            last = lanes.furthest() if all_ended else lanes.slowest().position
             self._end(self._bar, last)
 
     def __enter__(self) -> Self:
-        with self._lock:
+        with resting.lock:
             self._closed = False
             self._start()
         return self

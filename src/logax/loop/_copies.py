@@ -1,7 +1,7 @@
-"""States and views of them, copied and fetched.
+"""States and views of them: copied, fetched, and with names for their leaves.
 
 The buffers of a state may be donated to the next step. A copy on the device is asynchronous: it
-waits for nothing and fetches nothing.
+waits for nothing and fetches nothing. What is shown to people, by name or as one line, is fetched.
 """
 
 from __future__ import annotations

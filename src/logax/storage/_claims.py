@@ -3,6 +3,9 @@
 A writer holds a shared lock on its file (`flock`, which ends with the process, whatever happens to
 it). Readers of HDF5 take shared locks too, and so may look; another writer asks for an exclusive
 one, and is refused.
+
+HDF5 notes that somebody writes, too, in the first bytes of the file. That note outlives a writer
+that was killed, and then keeps HDF5 from opening the file: here it is looked at, and taken back.
 """
 
 from __future__ import annotations

@@ -1,8 +1,12 @@
-"""From where a file that is there goes on."""
+"""From where a file that is there goes on.
+
+Rows at and after the step that a run begins with are dropped. Where these are the last ones of a
+group, the group ends before them; where rows that stay stand among them, a cut says which are void
+(see `_commits`). Blocks that are whole stay in the datasets, and what is left of the one after them
+goes back into the commit until it is whole.
+"""
 
 from __future__ import annotations
-
-import dataclasses
 
 import numpy as np
 
@@ -74,12 +78,5 @@ def _at(
     written = min(end, source.commit.groups[number].rows) // group.block * group.block
     places = np.arange(written, end)
     columns = [source.rows(number, leaf, places) for leaf in range(len(group.leaves))]
-    stand = Stand.at_start(group)
-    return dataclasses.replace(
-        stand,
-        rows=written,
-        steps=steps[written:end],
-        columns=columns,
-        cuts=cuts,
-        void=int(np.count_nonzero(~valid(steps[:end], cuts))),
-    )
+    void = int(np.count_nonzero(~valid(steps[:end], cuts)))
+    return Stand(written, steps[written:end], columns, cuts, None, void)

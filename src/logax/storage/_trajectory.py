@@ -23,8 +23,9 @@ from logax._extras import imported
 from logax._resting.errors import StorageError
 from logax.storage._claims import Claim, cut_off, mend_after_kill
 from logax.storage._commits import Commit, Stand, encoded
+from logax.storage._datasets import create_datasets
 from logax.storage._layout import COMMITS, Layout
-from logax.storage._stores import OnceStore, RowStore, create_datasets
+from logax.storage._stores import OnceStore, RowStore
 from logax.storage._view import View
 
 _BOUNDS = ("v110", "v110")  # HDF5 1.10 and all later ones can read it

@@ -13,19 +13,28 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from logax._columns.rows import shape_name
-from logax._compat import ConcreteArray, Tree
+from logax._compat import Tree
 from logax._errors import add_note, received
 from logax._resting.dtypes import Kind, kind_of
 from logax._resting.structure import Node, Parts, outlined
 from logax.loop._copies import copied, numbers_of, on_their_way, refuse_tracers
 from logax.storage._parcels import Parcels
+from logax.storage._states import (
+    NUMBERS,
+    Frame,
+    are_arrays,
+    are_together,
+    is_on_one_device,
+    signature,
+    split,
+)
 
 Numbers = np.ndarray[Any, Any]
 Row = list[Any]  # arrays that are on their way to the host, or there
@@ -81,8 +90,8 @@ class View:
         self._passed: Any = None  # types and shapes that were found right
         self._stays = False  # what is computed is on the host already
         try:
-            split = _split(*jax.tree.flatten(state))
-            if split is not None and _are_together(split[1]) and self._is_compiled(*split):
+            parts = split(*jax.tree.flatten(state))
+            if parts is not None and are_together(parts[1]) and self._is_compiled(*parts):
                 self._compiled = jax.jit(self._traced, static_argnums=0)
                 if not self._on_host:
                     self._compiled_whole = jax.jit(self._traced_whole)
@@ -94,7 +103,7 @@ class View:
         self.row_bytes = sum(leaf.row_bytes for leaf in self.leaves)
         device = [self.leaves[i] for i in self._on_device]
         self._parcels = Parcels(
-            [(x.stored_shape, x.kind) for x in device], seals=seals and _is_on_one_device(state)
+            [(x.stored_shape, x.kind) for x in device], seals=seals and is_on_one_device(state)
         )
 
     def _is_compiled(self, frame: Frame, given: list[Any]) -> bool:
@@ -107,15 +116,15 @@ class View:
     def __call__(self, state: Any) -> Row:
         """One row, which neither waits for the device nor shares memory with the state."""
         leaves, structure = jax.tree.flatten(state)
-        if self._compiled_whole is not None and _ARRAYS.issuperset(map(type, leaves)):
+        if self._compiled_whole is not None and are_arrays(leaves):
             arrays: list[Any] = self._compiled_whole(state)
         else:
-            split = None if self._compiled is None else _split(leaves, structure)
-            if split is None:
+            parts = None if self._compiled is None else split(leaves, structure)
+            if parts is None:
                 return self._looked_at(state, leaves)
-            arrays = self._compiled(*split)
+            arrays = self._compiled(*parts)
             if self._on_host:
-                arrays = arrays + self._constants[_signature(*split)]
+                arrays = arrays + self._constants[signature(*parts)]
         if not self._stays:
             self._stays = _is_on_host(arrays)
             on_their_way(arrays)
@@ -157,7 +166,7 @@ class View:
     def _traced(self, frame: Frame, given: list[Any]) -> list[Any]:
         leaves = [numbers_of(leaf) for leaf in self._checked(self._view(frame.filled(given)))]
         # What is no JAX array is the same for all states of these types, and keeps its own type.
-        self._constants[_signature(frame, given)] = self._others(leaves)
+        self._constants[signature(frame, given)] = self._others(leaves)
         return self._packed(leaves)
 
     def _traced_whole(self, state: Any) -> list[Any]:
@@ -180,8 +189,8 @@ class View:
     def _checked(self, given: Tree) -> list[Any]:
         """The leaves of what a view gives, if these are the same as ever."""
         leaves, structure = jax.tree.flatten(given)
-        signature = (structure, [(type(x), np.shape(x), _dtype_of(x)) for x in leaves])
-        if signature == self._passed:
+        form = (structure, [(type(x), np.shape(x), _dtype_of(x)) for x in leaves])
+        if form == self._passed:
             return leaves
         outline, found = outlined(given)
         if outline != self.outline:
@@ -205,13 +214,13 @@ class View:
                     "give `initial_state` as they are, by `jax.eval_shape(step, state)`."
                 )
         if [id(x) for x in leaves] == [id(x) for _, x in found]:
-            self._passed = signature
+            self._passed = form
         return [x for _, x in found]
 
     def _leaf(self, parts: Parts, x: Any) -> Leaf:
         name = "/".join(parts) or "value"
         numbers = x
-        if isinstance(x, _NUMBERS):
+        if isinstance(x, NUMBERS):
             numbers = np.asarray(x)
         is_array = isinstance(numbers, jax.Array | np.ndarray | np.generic)
         if not is_array or isinstance(numbers, np.ma.MaskedArray):
@@ -235,27 +244,9 @@ class View:
         return leaf
 
 
-def _signature(frame: Frame, arrays: list[Any]) -> Any:
-    """What a program is compiled for."""
-    return frame, tuple((x.shape, x.dtype) for x in arrays)
-
-
 def _dtype_of(leaf: Any) -> Any:
     """The type of a number; that of an int of Python depends on how large it is."""
     return np.asarray(leaf).dtype if type(leaf) is int else getattr(leaf, "dtype", None)
-
-
-def _is_on_one_device(state: Any) -> bool:
-    """Whether arrays can be looked at from end to end without other devices."""
-    arrays = [numbers_of(x) for x in jax.tree.leaves(state) if _is_array(x)]
-    return all(isinstance(x, jax.Array) and len(x.devices()) == 1 for x in arrays)
-
-
-def _are_together(arrays: list[Any]) -> bool:
-    """Whether one program can take them all."""
-    return (
-        len({frozenset(numbers_of(x).devices()) for x in arrays if isinstance(x, jax.Array)}) <= 1
-    )
 
 
 def _is_on_host(arrays: list[Any]) -> bool:
@@ -263,53 +254,6 @@ def _is_on_host(arrays: list[Any]) -> bool:
     return all(device.platform == "cpu" for device in devices)
 
 
-class Frame(NamedTuple):
-    """What a state is besides its arrays: its structure, and leaves that are no numbers."""
-
-    structure: Any
-    others: tuple[tuple[int, Any], ...] = ()
-
-    def filled(self, arrays: list[Any]) -> Any:
-        """The state with these arrays."""
-        leaves = list(arrays)
-        for i, other in self.others:
-            leaves.insert(i, other)
-        return jax.tree.unflatten(self.structure, leaves)
-
-
-def _split(leaves: list[Any], structure: Any) -> tuple[Frame, list[Any]] | None:
-    """The arrays of a state, and the rest; None if a program cannot see all of it.
-
-    Numbers of Python and NumPy would lose bits in a program. Functions and texts, which modules
-    have among their leaves, belong to the program.
-    """
-    if _ARRAYS.issuperset(map(type, leaves)):
-        return Frame(structure), leaves
-    others = tuple((i, x) for i, x in enumerate(leaves) if not _is_array(x))
-    if not all(_belongs_to_the_program(x) for _, x in others):
-        return None
-    return Frame(structure, others), [x for x in leaves if _is_array(x)]
-
-
-def _is_array(leaf: Any) -> bool:
-    """Whether it is an array of JAX, or the shape of one, and no tracer."""
-    if isinstance(leaf, jax.Array) and not isinstance(leaf, jax.core.Tracer):
-        _ARRAYS.add(type(leaf))  # PRNG keys have a class of their own, which JAX does not name
-    return type(leaf) in _ARRAYS
-
-
-def _belongs_to_the_program(leaf: Any) -> bool:
-    if hasattr(leaf, "dtype") or isinstance(leaf, _NUMBERS):
-        return False
-    try:
-        hash(leaf)
-    except TypeError:
-        return False
-    return True
-
-
-_NUMBERS = (bool, int, float, complex)
-_ARRAYS = {ConcreteArray, jax.ShapeDtypeStruct}
 _NEEDS_NUMBERS = (
     jax.errors.ConcretizationTypeError,
     jax.errors.TracerArrayConversionError,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator
-from types import EllipsisType
 from typing import Any, Generic, Self
 
 import jax
@@ -245,7 +244,7 @@ class StoredGroup(Generic[Storage]):
         return self._read(places[chosen])
 
     def _value(self, index: Any) -> list[Any]:
-        if not (index is ... or (isinstance(index, tuple) and not index)):
+        if not _means_all(index):
             raise IndexError(
                 f"`{self.name}` was written once and has no rows to choose from, and got "
                 f"{index!r}. Write `group[...]`."
@@ -269,7 +268,7 @@ class StoredGroup(Generic[Storage]):
 
     def _chosen(self, index: Any, rows: int) -> Any:
         """The rows that an index means: one, or several."""
-        if isinstance(index, EllipsisType) or (isinstance(index, tuple) and not index):
+        if _means_all(index):
             return np.arange(rows)
         if isinstance(index, slice):
             return np.arange(rows)[index]
@@ -295,3 +294,8 @@ class StoredGroup(Generic[Storage]):
         if not -rows <= number < rows:
             raise IndexError(f"`{self.name}` has {rows} rows, and got index {number}.")
         return number % rows
+
+
+def _means_all(index: Any) -> bool:
+    """Whether it is `...` or `()`, as of arrays without an axis."""
+    return index is ... or (isinstance(index, tuple) and not index)

@@ -234,7 +234,6 @@ class HDF5StorageReader(Generic[Config]):
         to be written once and was not is left out.
         """
         xarray = imported("xarray", "reader.to_xarray()")
-        groups = {}
         with self._source.lock:  # all as of one look
             found = {
                 name: StoredGroup[Any](self._source, number)
@@ -245,6 +244,7 @@ class HDF5StorageReader(Generic[Config]):
                 for name, group in found.items()
                 if len(group) or not group.is_once
             }
+        groups = {}
         for name, dataset in datasets.items():
             names: dict[Any, str] = {}
             for own in sorted({*dataset.variables, *dataset.sizes}, key=lambda own: "/" in own):

@@ -106,7 +106,20 @@ class HDF5StorageWriter(EnteredLogger):
         self._limit = at_least(1, what, "queue_bytes", queue_bytes)
         self._drops = one_of(what, "when_full", when_full, WHEN_FULL) == "drop"
         self._sync = bool(sync)
-        total = None if total_steps is None else at_least(0, what, "total_steps", total_steps)
+        self._total = None if total_steps is None else at_least(0, what, "total_steps", total_steps)
+        self._lay_out(config, initial_state)
+        self._check_path()
+        self._run: Run | None = None
+        self._has_run = False
+        renew_after_fork(self)
+
+    @property
+    def path(self) -> str:
+        """Of the file."""
+        return self._path
+
+    def _lay_out(self, config: Any, initial_state: Any) -> None:
+        """Find out what each view gives, and so what the file will hold."""
         outline, found = groups_of(config)
         names = ["/".join(parts) or "value" for parts, _ in found]
         self._views = [
@@ -114,7 +127,7 @@ class HDF5StorageWriter(EnteredLogger):
             for name, (_, own) in zip(names, found, strict=True)
         ]
         self._schedules: list[Any] = [own.logging_frequency for _, own in found]
-        self._extents = [_extent(schedule, total) for schedule in self._schedules]
+        extents = [_extent(schedule, self._total) for schedule in self._schedules]
         groups = [
             Group(
                 parts,
@@ -125,24 +138,15 @@ class HDF5StorageWriter(EnteredLogger):
                 tuple(view.leaves),
             )
             for (parts, _), schedule, view, extent in zip(
-                found, self._schedules, self._views, self._extents, strict=True
+                found, self._schedules, self._views, extents, strict=True
             )
         ]
         check_names(groups)
         self._extents = [
             min(extent, _MOST_BLOCKS * group.block)
-            for extent, group in zip(self._extents, groups, strict=True)
+            for extent, group in zip(extents, groups, strict=True)
         ]
-        self._layout, self._total = Layout(outline, tuple(groups)), total
-        self._check_path()
-        self._run: Run | None = None
-        self._has_run = False
-        renew_after_fork(self)
-
-    @property
-    def path(self) -> str:
-        """Of the file."""
-        return self._path
+        self._layout = Layout(outline, tuple(groups))
 
     def _check_path(self) -> None:
         check_place(type(self).__name__, self._path)
@@ -232,8 +236,8 @@ class HDF5StorageWriter(EnteredLogger):
             finally:
                 if run.is_over:  # else it is tried again when this is forgotten
                     self._forgotten.detach()
-            never = [x for x in run.trajectory.never_written if error is None]
-            if never and run.actual_steps:
+            never = run.trajectory.never_written
+            if never and error is None and run.actual_steps:
                 warn_user(
                     f"{', '.join(f'`{name}`' for name in never)} was never written: `Once()` is "
                     f"step 0, and `{type(self).__name__}.log` was not called with it."

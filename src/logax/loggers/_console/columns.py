@@ -16,7 +16,7 @@ import numpy as np
 
 from logax._show import HistogramBins
 from logax.loggers._console.picked import Picked
-from logax.loggers._console.summary import Spread, Summary
+from logax.loggers._console.summary import Spread, Summary, means
 
 _ROWS = 1  # at first
 _AS_THEY_ARE = (np.dtype(np.float32), np.dtype(np.float64))
@@ -127,13 +127,12 @@ class Numbers(Column):
         there = np.arange(ring.shape[1]) < count[:, None]
         finite = there & np.isfinite(ring)
         number = finite.sum(axis=1)
-        total = np.sum(ring, axis=1, where=finite)
-        means = np.divide(total, number, out=np.full(len(rows), np.nan), where=number > 0)
+        average = means(np.sum(ring, axis=1, where=finite), number)
         last = ring[np.arange(len(rows)), (count - 1) % self._window]
         return Summary(
             self.suffix,
             last=Spread.of(last),
-            mean=Spread.of(means[number > 0]),
+            mean=Spread.of(average[number > 0]),
             low=float(self.low[rows].min()),
             high=float(self.high[rows].max()),
             history=_history(np.where(finite, ring, np.nan), count),
@@ -177,18 +176,13 @@ class Bins(Column):
         low, high = float(edges.min()), float(edges.max())
         middles = edges[:, :-1] / 2 + edges[:, 1:] / 2
         number = counts.sum(axis=1)
-        means = np.divide(
-            (counts * middles).sum(axis=1),
-            number,
-            out=np.full(len(rows), np.nan),
-            where=number > 0,
-        )
+        average = means((counts * middles).sum(axis=1), number)
         along = np.clip((middles / 2 - low / 2) / ((high / 2 - low / 2) or 1.0), 0, 1)
         place = np.minimum((along * counts.shape[1]).astype(np.intp), counts.shape[1] - 1)
         return Summary(
             self.suffix,
             remark=f"{counts.shape[1]} bins",
-            mean=Spread.of(means[number > 0]),
+            mean=Spread.of(average[number > 0]),
             low=low,
             high=high,
             history=np.bincount(place.ravel(), counts.ravel(), counts.shape[1]),
@@ -239,4 +233,4 @@ def _history(ring: Any, count: Any) -> Any:
         finite = np.isfinite(aligned) & (age < count[:, None])
         total, number = np.sum(aligned, axis=0, where=finite), finite.sum(axis=0)
         total, number = total[::-1], number[::-1]
-    return np.divide(total, number, out=np.full(width, np.nan), where=number > 0)
+    return means(total, number)

@@ -33,6 +33,11 @@ class Spread(NamedTuple):
         return Spread(float(finite.mean()), deviation, numbers.size - finite.size)
 
 
+def means(total: Any, number: Any) -> Any:
+    """Each total over its number, NaN where that is 0."""
+    return np.divide(total, number, out=np.full(np.shape(total), np.nan), where=number > 0)
+
+
 @dataclasses.dataclass(frozen=True)
 class Summary:
     """What is known of a key, or nothing where it has no record.

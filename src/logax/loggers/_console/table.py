@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple
 
 from rich.cells import cell_len
@@ -109,28 +110,24 @@ def _chosen(
     return columns, max(min(key.width, rest), 1)
 
 
-def _choices(shown: list[Summary], glyphs: words.Glyphs) -> Any:
+def _choices(shown: list[Summary], glyphs: words.Glyphs) -> Iterator[list[Fixed]]:
     """From all columns to few."""
+    last = Fixed("last", [_last(one, glyphs) for one in shown])
+    mean = Fixed("mean", [words.spread(one.mean, glyphs) for one in shown])
+    low = Fixed("min", [_bound(one.low) for one in shown])
+    high = Fixed("max", [_bound(one.high) for one in shown])
     bad = [one.nonfinite for one in shown]
-    parts = {
-        "last": Fixed("last", [_last(one, glyphs) for one in shown]),
-        "mean": Fixed("mean", [words.spread(one.mean, glyphs) for one in shown]),
-        "min": Fixed("min", [_bound(one.low) for one in shown]),
-        "max": Fixed("max", [_bound(one.high) for one in shown]),
-    }
-    ends = {
-        size: Fixed("history", [words.sparkline(one.history, size, glyphs) for one in shown])
-        for size in SPARKLINES
-    }
     nonfinite = [Fixed("nonfinite", [str(n) if n else "" for n in bad])] if any(bad) else []
-    wide, narrow = (ends[size] for size in SPARKLINES)
-    every = [parts["last"], parts["mean"], parts["min"], parts["max"], *nonfinite]
-    yield [*every, wide]
-    yield [*every, narrow]
-    yield [parts["last"], parts["mean"], *nonfinite, narrow]
-    yield [parts["last"], parts["mean"], *nonfinite]
-    yield [parts["last"], *nonfinite]
-    yield [parts["last"]]
+    wide, narrow = (
+        Fixed("history", [words.sparkline(one.history, size, glyphs) for one in shown])
+        for size in SPARKLINES
+    )
+    yield [last, mean, low, high, *nonfinite, wide]
+    yield [last, mean, low, high, *nonfinite, narrow]
+    yield [last, mean, *nonfinite, narrow]
+    yield [last, mean, *nonfinite]
+    yield [last, *nonfinite]
+    yield [last]
 
 
 def _last(one: Summary, glyphs: words.Glyphs) -> str:

@@ -13,7 +13,7 @@ come in large parcels, are given the time that they are known to take.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -64,12 +64,15 @@ class Lanes:
       round: The round of the slowest lane.
       clock: How many ticks there were.
       reached: Whether a lane of the last record is at the total.
+      left_at: Where the round before this one was left, by the lane that came furthest in it; None
+        if nobody knows any more.
     """
 
     def __init__(self, total: int | None, by_step: bool) -> None:
         self.total, self.by_step = total, by_step
         self.round = self.clock = 0
         self.reached = False
+        self.left_at: int | None = None
         self._voices: dict[Any, Voice] = {}
         self._begun, self._over = 0, -1
         self._end = Place(0, 0)
@@ -86,22 +89,28 @@ class Lanes:
             step = None
         shape = real if real is not None else step
         size = shape.size if isinstance(shape, np.ndarray) and shape.ndim else None
-        voice = self._voices.get(name)
-        if voice is None:
-            voice = self._voices[name] = Voice(self.clock, self._first_round(name[1]), size)
-        elif size is not None and np.size(voice.position) != size:
-            if np.ndim(voice.position):  # other lanes than before
-                voice = self._voices[name] = Voice(self.clock, self._first_round(name[1]), size)
-            else:
-                voice.spread(size)
+        voice = self._voice(name, size)
         if isinstance(voice.position, np.ndarray):
             self._hear_many(voice, step, real)
         else:
             self._hear_one(voice, step)
         if self._begun <= self.round or not self._each(lambda v: v.round > self.round):
             return False
+        self.left_at = self.furthest()
         self.round = self.slowest().round
         return True
+
+    def _voice(self, name: tuple[Any, int | None], size: int | None) -> Voice:
+        """Of lanes that were heard before theirs, else a new one; in arrays of a size if given."""
+        voice = self._voices.get(name)
+        if voice is not None and size is not None and np.size(voice.position) != size:
+            if np.ndim(voice.position):  # other lanes than before
+                voice = None
+            else:
+                voice.spread(size)
+        if voice is None:
+            voice = self._voices[name] = Voice(self.clock, self._first_round(name[1]), size)
+        return voice
 
     def _first_round(self, shard: int | None) -> int:
         """Of a lane that was not there before: it is of a new call if the last one is over.
@@ -161,6 +170,11 @@ class Lanes:
         if number >= self._end.round:
             self._end = max(self._end, Place(number, position))
 
+    @property
+    def names(self) -> Collection[Any]:
+        """The lane and the shard of each, as `hear` was given them."""
+        return self._voices.keys()
+
     def slowest(self) -> Place:
         """The lane that is furthest behind, of those that have not ended."""
         numbers, positions, silent, longest = self._columns()
@@ -168,11 +182,11 @@ class Lanes:
         least = numbers[running].min()
         return Place(int(least), int(positions[running & (numbers == least)].min()))
 
-    def furthest(self, number: int) -> int | None:
-        """Where the lane that came furthest in a round is or was; None if it was long ago."""
+    def furthest(self) -> int | None:
+        """Where the lane that came furthest in this round is or was; None if it was long ago."""
         numbers, positions, _, _ = self._columns()
-        ended = [self._end.position] if self._end.round == number else []
-        return max([*positions[numbers == number].tolist(), *ended], default=None)
+        ended = [self._end.position] if self._end.round == self.round else []
+        return max([*positions[numbers == self.round].tolist(), *ended], default=None)
 
     def complete(self) -> bool:
         """Whether all lanes that have not ended are at the total."""

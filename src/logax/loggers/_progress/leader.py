@@ -22,12 +22,18 @@ class Leader:
     Args:
       total: The last position, if the user knows it.
       step: The name of the step that counts.
+
+    Attributes:
+      key: The one that leads, if there is one yet.
+      lanes: Its lanes.
+      is_through: Whether all of them are at the total.
     """
 
     def __init__(self, total: int | None, step: str) -> None:
         self._total, self._step = total, step
         self._keys: dict[str, Lanes] = {}
         self._spent: set[tuple[str, int]] = set()
+        self.key: str | None = None
         self.lanes: Lanes | None = None
         self.is_through = False
 
@@ -59,7 +65,7 @@ class Leader:
         self._spent = {(key, each.round) for key, each in others if each is not self.lanes}
 
     def _lead(self, key: str, lanes: Lanes) -> None:
-        self.lanes, self._keys = lanes, {key: lanes}
+        self.key, self.lanes, self._keys = key, lanes, {key: lanes}
         self.is_through, self._spent = False, set()
 
     def _takes_over(self, key: str, lanes: Lanes) -> bool:

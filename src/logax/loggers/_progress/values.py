@@ -1,7 +1,12 @@
-"""The last values of some keys, as one line: of all lanes, the mean."""
+"""The last values of some keys, as one line: of all lanes, the mean.
+
+Of one bar they are the last that came until it ended. They stay until there are others, of
+whichever lanes.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import jax
@@ -9,31 +14,66 @@ import numpy as np
 
 from logax._delivery.records import record
 from logax._logdict import leaf_name, matches
+from logax.loggers._progress.expected import Expected
 
 
 class Values:
-    """Remembers the last value of each lane for the keys and leaves that patterns name."""
+    """Remembers the last value of each lane for the keys and leaves that patterns name.
 
-    def __init__(self, patterns: tuple[str, ...]) -> None:
+    Args:
+      patterns: Names of keys and leaves, and globs.
+      counts: Whether a bar is of one call, so that the program says how many records come for it.
+    """
+
+    def __init__(self, patterns: tuple[str, ...], counts: bool = True) -> None:
         self._patterns = patterns
         self._wanted: dict[str, bool] = {}
         self._last: dict[str, dict[Any, tuple[Any, Any]]] = {}
+        self._old: set[str] = set()
+        self._unseen = set(patterns)
+        self._expected = Expected(counts)
 
     def take(self, one: record) -> None:
         """Remember what is wanted of a record."""
+        is_wanted = False
         for key, value in one.items():
             wanted = self._wanted.get(key)
             if wanted is None:
-                wanted = self._wanted[key] = any(True for _ in self._leaves(key, value))
+                wanted = self._wanted[key] = self._see(key, value)
             if wanted:
+                is_wanted = True
+                if key in self._old:
+                    self._old.remove(key)
+                    self._last[key] = {}  # of all lanes: some may not come again
                 lanes = self._last.setdefault(key, {})
                 name = one.lane, one.shard
                 lanes[name] = (value, None) if one.real is None else _merged(lanes, name, one, key)
+        if is_wanted:
+            self._expected.count(one)
 
-    def forget(self, one: record) -> None:
-        """Forget the keys of a record, of all lanes: some may not come again."""
-        for key in one:
-            self._last.pop(key, None)
+    def _see(self, key: str, value: Any) -> bool:
+        """Whether something of a key is wanted, which comes for the first time."""
+        names = [name for name, _ in self._leaves(key, value)]
+        if not names:
+            return False
+        self._unseen -= {pattern for pattern in self._unseen if pattern in (key, *names)}
+        return True
+
+    def end(self) -> None:
+        """The bar has ended: what comes now is of another one."""
+        self._old = set(self._last)
+        self._expected.clear()
+
+    def may_come(self, leading: str | None, lanes: Collection[Any]) -> bool:
+        """Whether values may still come once the leading key is through in these lanes.
+
+        A glob may always name another key.
+        """
+        return bool(self._unseen) or self._expected.more_than(leading, lanes)
+
+    def comes_again(self, one: record) -> bool:
+        """Whether there were as many of these as a call has, so that this is of another call."""
+        return self._expected.had_all(one)
 
     def line(self) -> str:
         """All of them."""

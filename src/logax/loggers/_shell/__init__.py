@@ -7,6 +7,7 @@
     tickets    calls and blocks whose records are a run's
     values     values that are logged without a harvest
     inbox      takes batches in, and hands bundles to the branches in time
+    own_steps  records of a logdict, each with the steps that it was logged with
     portions   the records of a batch as columns
     bundles    columns that wait until there are enough of them
     branch     one sink, what it is given, and what it fails at

@@ -7,7 +7,7 @@ error, which comes out of `logax.flush()` and of the next call of the logger.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from logax._delivery.control import drained_by_flush
@@ -33,7 +33,7 @@ class Branch:
         self.sink, self.name, self._lanes = sink, name, lanes
         self.users = 0  # how many loggers: one, and each `MultiLogger` that it is in
         self._open: dict[RunInfo, int] = {}
-        self._failed: dict[RunInfo, None] = {}
+        self._failed: set[RunInfo] = set()  # those that could not be opened
         self._streams: dict[int, tuple[Any, tuple[Stream, ...]]] = {}
         self._worker: Worker | None = None
         if network:
@@ -79,7 +79,7 @@ class Branch:
                 new.append(run)
             self._open[run] = self._open.get(run, 0) + 1
         if new and not self._try("open", 0, self.sink.open, new):
-            self._failed.update(dict.fromkeys(new))
+            self._failed.update(new)
         elif new:
             self._try("flush", 0, self.sink.flush)
 
@@ -103,7 +103,7 @@ class Branch:
             self._fail("write to", lost, RuntimeError("The run could not be opened."))
         return part
 
-    def _addressed(self, portion: Portion) -> Any:
+    def _addressed(self, portion: Portion) -> Iterable[Portion]:
         """The portion with the runs as the sink knows them, and lanes as it takes them."""
         known = self._streams.get(id(portion.streams))
         if known is None or known[0] is not portion.streams:
@@ -127,9 +127,10 @@ class Branch:
             if not self._open[run]:
                 del self._open[run]
                 over.append(run)
-        over = [run for run in over if self._failed.pop(run, _NOT_FAILED) is _NOT_FAILED]
-        if over:
-            self._try("close", 0, self.sink.close, over, status)
+        opened = [run for run in over if run not in self._failed]
+        self._failed.difference_update(over)
+        if opened:
+            self._try("close", 0, self.sink.close, opened, status)
             self._try("flush", 0, self.sink.flush)
 
     def _try(self, what: str, records: int, job: Callable[..., Any], *arguments: Any) -> bool:
@@ -148,8 +149,7 @@ class Branch:
         troubles.failed(self, failure, records=records)
 
 
-_MANY = 256
-_NOT_FAILED = object()
+_MANY = 256  # sets of streams
 
 
 def _size(portion: Portion) -> int:

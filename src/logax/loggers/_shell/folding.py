@@ -39,7 +39,7 @@ def folded(portion: Portion, targets: Sequence[RunInfo]) -> Iterator[Portion]:
 
 
 def _as_one(portion: Portion) -> Portion:
-    first, how = _aligned(portion) if _is_aligned(portion) else _matched(portion)
+    first, how = _aligned() if _is_aligned(portion) else _matched(portion)
     values: dict[str, Any] = {}
     for key, value in portion.values.items():
         parts = jax.tree_util.tree_leaves_with_path(value, is_leaf=is_shown)
@@ -63,7 +63,7 @@ def _is_aligned(portion: Portion) -> bool:
     return portion.real is None and all((x == x[:1]).all() for x in portion.steps.values())
 
 
-def _aligned(portion: Portion) -> tuple[Fold, Callable[[Any], dict[str, Fold]]]:
+def _aligned() -> tuple[Fold, Callable[[Any], dict[str, Fold]]]:
     """The first of those that belong together, and how they are folded."""
 
     def how(leaf: Any) -> dict[str, Fold]:

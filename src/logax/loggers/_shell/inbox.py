@@ -21,6 +21,7 @@ from logax._delivery.troubles import DeliveryError, troubles
 from logax._delivery.worker import worker
 from logax.loggers._shell.branch import Branch
 from logax.loggers._shell.bundles import Bundles, streams_of
+from logax.loggers._shell.own_steps import with_own_steps
 from logax.loggers._shell.portions import columns_of
 from logax.loggers._shell.register import LiveRun, Register
 from logax.loggers.sink import Stream
@@ -59,7 +60,7 @@ class Inbox:
     def _reset(self) -> None:
         self._bundles = Bundles()
         self._streams: dict[Any, tuple[Stream, ...] | None] = {}
-        self._finishing: list[tuple[list[LiveRun], str]] = []
+        self._finishing: list[list[LiveRun]] = []
         self._place = 0
         _waiting.pop(self, None)
 
@@ -68,6 +69,10 @@ class Inbox:
     def take(self, parcel: Parcel) -> None:
         """Take in a parcel that is of no call, on whatever thread of XLA's."""
         deliver_soon(parcel, self.deliver)
+
+    def take_logdict(self, parcel: Parcel) -> None:
+        """The same with the records of a logdict."""
+        deliver_soon(parcel, self.deliver_logdict)
 
     def begin(self, runs: Sequence[LiveRun]) -> None:
         """Have runs opened before their first record."""
@@ -120,6 +125,10 @@ class Inbox:
                 worker.after(_SOON, _hand_over_all)
             _waiting[self] = None
 
+    def deliver_logdict(self, batch: Batch) -> None:
+        """Take in a batch of the records of a logdict, which may lack steps of their keys."""
+        self.deliver(with_own_steps(batch))
+
     def hand_over(self) -> None:
         """Give all that waits to the sinks."""
         _waiting.pop(self, None)
@@ -132,8 +141,8 @@ class Inbox:
         """Give all that waits to the sinks, and close the runs that programs have finished."""
         self.hand_over()
         finishing, self._finishing = self._finishing, []
-        for runs, status in finishing:
-            self._close(runs, status)
+        for runs in finishing:
+            self._close(runs, "finished")
 
     def _streams_of(self, batch: Batch) -> tuple[Stream, ...]:
         """The stream of each lane; one whose run has ended, which is said, is of no run."""
@@ -171,7 +180,7 @@ class Inbox:
             branch.open(runs)
 
     def _finish(self, runs: list[LiveRun]) -> None:
-        self._finishing.append((runs, "finished"))
+        self._finishing.append(runs)
 
     def _close(self, runs: list[LiveRun], status: str) -> None:
         self.hand_over()

@@ -32,7 +32,7 @@ from logax.loggers._shell.given import Given, key_bits
 from logax.loggers._shell.inbox import Inbox
 from logax.loggers._shell.register import LANES, LiveRun, Register, Seeds
 from logax.loggers._shell.state import Owner, RunState
-from logax.loggers._shell.tickets import LiveRoute, LiveTarget, RunTicket
+from logax.loggers._shell.tickets import LiveRoute, LiveTarget, LogdictRoute, RunTicket
 from logax.loggers._shell.values import log_columns, log_values
 from logax.loggers.sink import Sink
 from logax.loop.runs import RunLoop
@@ -292,7 +292,7 @@ class Logger:
         The options are those of `logax.spool`.
         """
         options = spool_options(argnames, tags, keep_logs, interval, reduce, prefix, capacity)
-        ticket = RunTicket(self._inbox, self._number(state))
+        ticket = RunTicket(LogdictRoute(self._inbox), self._number(state))
         return Harvested(fun, SENDING, options, static_argnums, static_argnames, ticket)
 
     def log(self, state: RunState, data: Mapping[str, Tree], **steps: Any) -> None:
@@ -325,8 +325,10 @@ class Logger:
     def live(self, state: RunState, *, argnames: Names = None, tags: Names = None) -> live:
         """Stream every log of what runs inside the block to the run, with nothing wrapped.
 
-        with logger.live(state):
-            train_step(...)      # jitted already, or a library's own
+            with logger.live(state):
+                train_step(...)      # jitted already, or a library's own
+
+        The options are those of `logax.live`.
         """
         return live(LiveTarget(self._inbox, self._number(state)), argnames=argnames, tags=tags)
 

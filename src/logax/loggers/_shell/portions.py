@@ -46,9 +46,9 @@ class Columns:
 
     def of_open_runs(self) -> Columns | None:
         """Without the streams whose run has ended; None if there are no others."""
-        kept = [i for i, stream in enumerate(self.streams) if stream.run is not None]
-        if len(kept) == len(self.streams):
+        if None not in [stream.run for stream in self.streams]:
             return self
+        kept = [i for i, stream in enumerate(self.streams) if stream.run is not None]
         if not kept:
             return None
         streams = tuple(self.streams[i] for i in kept)
@@ -72,6 +72,10 @@ def columns_of(batch: Batch, streams: tuple[Stream, ...], first: int) -> Iterato
     if not batch.lanes and len(batch.order) == 1:  # the most common case, in the shortest way
         ((number, row, _),) = batch.order
         yield _single(batch, number, slice(row, row + 1), streams, np.array([first]))
+        return
+    if len(batch.order) == 1 and batch.order[0][2] < 0:
+        ((number, row, _),) = batch.order
+        yield _side_by_side(batch, number, slice(row, row + 1), streams, np.array([first]))
         return
     order = np.array(batch.order, np.int64).reshape(-1, 3)
     place = np.arange(first, first + len(order))

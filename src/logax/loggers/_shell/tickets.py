@@ -15,11 +15,18 @@ from logax._harvest.tap import Ticket
 from logax.loggers._shell.inbox import Inbox
 
 
+class LogdictRoute:
+    """To a run, for records that were a logdict before they left the program."""
+
+    def __init__(self, inbox: Inbox) -> None:
+        self.check, self.take, self.deliver = inbox.check, inbox.take_logdict, inbox.deliver_logdict
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class RunTicket(Ticket):
     """Numbers for calls whose records are a run's."""
 
-    route: Inbox
+    route: Inbox | LogdictRoute
     owner: Any
 
     def check(self) -> None:

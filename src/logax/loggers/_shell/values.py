@@ -102,4 +102,4 @@ def log_columns(inbox: Inbox, name: str, number: Array, logs: logdict) -> None:
     if axes and axes.pop():
         jax.vmap(lambda own: log_columns(inbox, name, number, own))(logs)
     else:
-        send_logs(logs, inbox.take, jnp.asarray(number))
+        send_logs(logs._records(), inbox.take_logdict, jnp.asarray(number))

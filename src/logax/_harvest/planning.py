@@ -1,0 +1,92 @@
+"""What is settled of a tapped program before it runs: where its records wait, what the host knows.
+
+Records of one *path*, the shards around them, are in one order; each path is a stream to the host
+and has a buffer of its own, where there is one. A *site* is a log as far as it is taken, by the
+name that `streaming` gives it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from logax._delivery.packets import Site, Stream
+from logax._entries import LogSpec
+from logax._harvest.buffer import Buffer
+from logax._harvest.census import Census, Tally
+
+Path = tuple[int, ...]
+
+
+class Plan(NamedTuple):
+    """Where records wait, and what the host is told of them.
+
+    Attributes:
+      paths: The sites of each path.
+      streams: What the host knows of each path, in the same order.
+      buffers: What waits on each path, where the number of records is not known; else none.
+      sites: What the host knows of each site.
+    """
+
+    paths: Mapping[Path, Census]
+    streams: tuple[Stream, ...]
+    buffers: Mapping[Path, Buffer]
+    sites: Mapping[str, Site]
+
+
+def plan_of(
+    census: Census, specs: Mapping[str, LogSpec], totals: Mapping[str, int], size: int
+) -> Plan:
+    """The plan of a program, given how many records may wait."""
+    paths: dict[Path, Census] = {}
+    for name, tally in census.items():
+        paths.setdefault(tally.shards, {})[name] = tally
+    exact = all(tally.exact for tally in census.values())
+    bound = bound_of(census)
+    buffers = {}
+    if size > 1 and not exact and (bound is None or bound > size):
+        buffers = {path: Buffer(size, own) for path, own in paths.items()}
+    return Plan(
+        paths,
+        tuple(Stream(path, bound_of(own) if exact else None) for path, own in paths.items()),
+        buffers,
+        {name: Site(spec, totals.get(spec.entries[0].key)) for name, spec in specs.items()},
+    )
+
+
+def totals_of(census: Census, specs: Mapping[str, LogSpec], interval: int) -> dict[str, int]:
+    """How many records each key has after thinning, where the census, of all, says so."""
+    tallies: dict[str, list[Tally]] = {}
+    for name, tally in census.items():
+        for entry in specs[name].entries:
+            tallies.setdefault(entry.key, []).append(tally)
+    return {
+        key: -(-sum(tally.most or 0 for tally in own) // interval)
+        for key, own in tallies.items()
+        if all(tally.exact for tally in own)
+    }
+
+
+def counters_of(census: Census, specs: Mapping[str, LogSpec]) -> dict[str, str] | None:
+    """For each site the name of the counter of its keys, or None if they cannot share one.
+
+    Keys that are always logged together share a counter; those that are only at times cannot.
+    """
+    sites: dict[str, set[str]] = {}
+    for name in census:
+        for entry in specs[name].entries:
+            sites.setdefault(entry.key, set()).add(name)
+    counters = {}
+    for name in census:
+        together = {frozenset(sites[entry.key]) for entry in specs[name].entries}
+        if len(together) > 1:
+            return None
+        counters[name] = min(together.pop())
+    return counters
+
+
+def bound_of(census: Census) -> int | None:
+    """How many records there are at most, or None where nothing bounds them."""
+    if any(tally.most is None for tally in census.values()):
+        return None
+    return sum(tally.most or 0 for tally in census.values())
