@@ -79,11 +79,11 @@ def _against_tqdm() -> tuple[Side, Side]:
     nowhere = open(os.devnull, "w")  # noqa: SIM115
     scan_tqdm = importlib.import_module("jax_tqdm").scan_tqdm
 
-    @scan_tqdm(LONG, print_rate=LONG // DRAWN, file=nowhere)
     def body(carry: Any, i: Any) -> Any:
         return step(carry), None
 
-    theirs = jax.jit(lambda x: jax.lax.scan(body, x, jnp.arange(LONG))[0])
+    shown = scan_tqdm(LONG, print_rate=LONG // DRAWN, file=nowhere)(body)
+    theirs = jax.jit(lambda x: jax.lax.scan(shown, x, jnp.arange(LONG))[0])
     return Stream(theirs, jnp.float32(1)), _with_our_bar()
 
 
