@@ -1,7 +1,7 @@
 """Print one table of what logax costs: `python -m benchmarks`, `--help` for what it takes.
 
-Each row compares a program with logax to the same program written by hand, which returns the same
-arrays; that they are the same is checked first. `benchmarks/README.md` says how to read it.
+Each row compares a program with logax to the same program written by hand. What both give is
+compared first, as far as `benchmarks/README.md` says, which also says how to read the table.
 """
 
 from __future__ import annotations

@@ -10,11 +10,12 @@ from __future__ import annotations
 import dataclasses
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from benchmarks.case import Case
 from benchmarks.columns import step
@@ -35,11 +36,13 @@ class Stream:
       function: What is called.
       x: With what.
       extra: Seconds that are added to each call.
+      said: Gives the records of such a call, one array for each key, where they are compared.
     """
 
     function: Callable[..., Any]
     x: Any
     extra: float = 0.0
+    said: Callable[[], Sequence[Any]] = tuple
 
     def seconds(self, number: int) -> float:
         total = 0.0
@@ -51,7 +54,7 @@ class Stream:
         return total
 
     def results(self) -> Any:
-        return jax.tree.leaves(self.function(self.x))[:1]
+        return [*jax.tree.leaves(self.function(self.x))[:1], *self.said()]
 
 
 def ignore(record: Any) -> None:
@@ -81,11 +84,48 @@ def log_scalars(scalars: int) -> Callable[[Any, Any], None]:
     return say
 
 
-def _call_back(scalars: int) -> Callable[[Any, Any], None]:
+def _call_back(
+    scalars: int, callback: Callable[..., None] = lambda *_: None
+) -> Callable[[Any, Any], None]:
     def say(carry: Any, i: Any) -> None:
-        jax.debug.callback(lambda *_: None, *(carry + j for j in range(scalars)), i)
+        jax.debug.callback(callback, i, *(carry + j for j in range(scalars)))
 
     return say
+
+
+def _tapped(function: Callable[..., Any], x: Any, buffer: int, extra: float = 0.0) -> Stream:
+    """A tapped function."""
+
+    def said() -> list[Any]:
+        records: list[Any] = []
+        tap(function, records.append, buffer=buffer)(x)
+        flush()
+        return [np.stack([record[key] for record in records]) for key in records[0]]
+
+    return Stream(tap(function, ignore, buffer=buffer), x, extra, said)
+
+
+def _called_back(
+    make: Callable[..., Callable[..., Any]], scalars: int, x: Any, extra: float = 0.0
+) -> Stream:
+    """A function, made with what is said at each step, that calls back."""
+
+    def said() -> list[Any]:
+        calls: list[Any] = []
+        heard = jax.jit(make(_call_back(scalars, lambda *values: calls.append(values))))
+        jax.block_until_ready(heard(x))
+        jax.effects_barrier()
+        steps, *columns = zip(*calls, strict=True)
+        order = np.argsort(steps)
+        return [np.stack(column)[order] for column in columns]
+
+    return Stream(jax.jit(make(_call_back(scalars))), x, extra, said)
+
+
+def _spooled(function: Callable[..., Any], x: Any, extra: float = 0.0) -> Stream:
+    """A spooled function."""
+    harvested = jax.jit(spool(function))
+    return Stream(harvested, x, extra, lambda: list(harvested(x)[1].values()))
 
 
 def quiet(carry: Any, i: Any) -> None:
@@ -105,9 +145,8 @@ def _price(scalars: int, buffer: int) -> Callable[[], tuple[Side, Side]]:
     def make() -> tuple[Side, Side]:
         x = jnp.float32(1)
         floor = plain_seconds(x)
-        by_jax = jax.jit(loop(_call_back(scalars)))
-        ours = tap(loop(log_scalars(scalars)), ignore, buffer=buffer)
-        return Stream(by_jax, x, -floor), Stream(ours, x, -floor)
+        ours = _tapped(loop(log_scalars(scalars)), x, buffer, -floor)
+        return _called_back(loop, scalars, x, -floor), ours
 
     return make
 
@@ -121,8 +160,7 @@ def _large(buffer: int) -> Callable[[], tuple[Side, Side]]:
             return lambda x: run(x).sum()
 
         x = jnp.ones(2**18)
-        by_jax = jax.jit(function(_call_back(1)))
-        return Stream(by_jax, x), Stream(tap(function(log_scalars(1)), ignore, buffer=buffer), x)
+        return _called_back(function, 1, x), _tapped(function(log_scalars(1)), x, buffer)
 
     return make
 
@@ -130,9 +168,8 @@ def _large(buffer: int) -> Callable[[], tuple[Side, Side]]:
 def _allowed(scalars: int) -> tuple[Side, Side]:
     """`spool` and three microseconds a record, against `tap`."""
     x = jnp.float32(1)
-    spooled = jax.jit(spool(loop(log_scalars(scalars))))
-    tapped = tap(loop(log_scalars(scalars)), ignore, buffer=BUFFER)
-    return Stream(spooled, x, 3e-6 * STEPS), Stream(tapped, x)
+    function = loop(log_scalars(scalars))
+    return _spooled(function, x, 3e-6 * STEPS), _tapped(function, x, BUFFER)
 
 
 def _dear_steps() -> tuple[Side, Side]:
@@ -142,10 +179,8 @@ def _dear_steps() -> tuple[Side, Side]:
     def advance(carry: Any) -> Any:
         return jnp.tanh(carry + grid).mean() + 0.5
 
-    x = jnp.float32(1)
-    spooled = jax.jit(spool(loop(log_scalars(10), advance)))
-    tapped = tap(loop(log_scalars(10), advance), ignore, buffer=BUFFER)
-    return Stream(spooled, x), Stream(tapped, x)
+    x, function = jnp.float32(1), loop(log_scalars(10), advance)
+    return _spooled(function, x), _tapped(function, x, BUFFER)
 
 
 def _lanes() -> tuple[Side, Side]:

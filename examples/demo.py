@@ -4,6 +4,7 @@
 a run for each key, under `vmap` too; `logger.tap` sends what `train` logs to that run while it is
 running: to the terminal, and to a folder. The command `logax` then looks at the folder.
 
+    pip install rich matplotlib
     python examples/demo.py --seeds 64 --steps 2000 --runs runs --output demo.png
 """
 

@@ -141,7 +141,7 @@ def main() -> None:
         _, around = logax.spool(jax.grad(loss_of), reduce="count")(TRUE, points, adjoint)
         print(f"{around.last['position']:6} the harvest around it, {adjoint.__name__}")
     plot(solver, points, logs, options.output)
-    print(f"The curves are in {options.output}.")
+    print(f"the plot: {options.output}")
 
 
 if __name__ == "__main__":

@@ -138,7 +138,7 @@ def main() -> None:
     for name, losses in zip(NAMES, logs["loss"], strict=True):
         print(f"{name}: loss {losses[0]:.4f} in the first epoch, {losses[-1]:.4f} in the last")
     plot(logs, options.output)
-    print(f"The curves are in {options.output}.")
+    print(f"the plot: {options.output}")
 
 
 if __name__ == "__main__":

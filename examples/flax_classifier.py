@@ -128,7 +128,7 @@ def main() -> None:
     loss, tested = logax.spool(loss_of)(model, *spirals(random.key(2)))
     print(f"On new points: loss {loss:.3f}, accuracy {tested.last['accuracy']:.3f}")
     plot(model, logs, options.output)
-    print(f"The curves are in {options.output}.")
+    print(f"the plot: {options.output}")
 
 
 if __name__ == "__main__":

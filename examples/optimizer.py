@@ -3,6 +3,7 @@
 `logged` wraps an optimizer. Its `update` takes the loss as `value=`, where optax takes it too,
 and works inside `jit` and `scan` as well as in a Python loop, where it waits for nothing.
 
+    pip install optax
     python examples/optimizer.py
 """
 

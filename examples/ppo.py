@@ -203,7 +203,7 @@ def main() -> None:
     for seed in range(options.seeds):
         print(f"seed {seed}: return {first[seed]:5.1f} at first, {last[seed]:5.1f} in the end")
     plot(logs, options.output)
-    print(f"The curves are in {options.output}.")
+    print(f"the plot: {options.output}")
 
 
 if __name__ == "__main__":

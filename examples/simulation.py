@@ -1,5 +1,6 @@
 """A small gas of Lennard-Jones atoms, and a Python loop that is watched while it runs.
 
+    pip install matplotlib
     python examples/simulation.py [--steps 400] [--output simulation.png]
 
 The step is compiled: ten steps of velocity Verlet for 64 atoms in a periodic box. The loop around

@@ -1,5 +1,6 @@
 """A wave on a string: what a Python loop computes goes to a file, is continued, and is read back.
 
+    pip install "logax[hdf5]" matplotlib
     python examples/trajectory.py [--steps 2000] [--output trajectory.png]
 
 The string is plucked, and loses its energy to friction. A writer stores how it is set up once, and

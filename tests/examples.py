@@ -25,6 +25,17 @@ def said_by(name: str, *options: str, folder: Path = ROOT) -> list[str]:
     return done.stdout.splitlines()
 
 
+def assert_drawn(lines: list[str], output: Path) -> None:
+    """An example said where its picture is, and there it is."""
+    assert f"the plot: {output}" in lines
+    assert_picture(output)
+
+
+def assert_picture(path: Path) -> None:
+    """There is a picture."""
+    assert path.read_bytes().startswith(b"\x89PNG")
+
+
 def iterations_in(lines: list[str]) -> list[int]:
     return [int(found[1]) for line in lines if (found := re.match(r"Optim.*: iter=(\d+) ", line))]
 

@@ -3,15 +3,15 @@
 import dataclasses
 import importlib
 import json
-import re
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 
+import quote_results
+
 ROOT = Path(__file__).resolve().parent.parent
-RESULTS = ROOT / "benchmarks" / "results"
 ROW = "jit(spool(f)): scan of 1,000 steps, 1 scalar"
 SURROUNDINGS = ("date", "jax", "jaxlib", "numpy", "python", "platform", "device", "cpus")
 
@@ -129,12 +129,20 @@ def test_text_that_is_in_no_row_is_an_error_that_says_how_to_see_them(
 
 
 def test_the_tables_of_the_docs_are_those_of_files_in_results(program: ModuleType) -> None:
-    page = (ROOT / "docs" / "performance.md").read_text()
-    quoted = re.findall(
-        r"<!-- (growth in )?benchmarks/results/(\S+) -->\n\n((?:.+\n|\n(?=\|))+)", page
-    )
-    assert quoted
-    for grows, name, text in quoted:
-        report = json.loads((RESULTS / name).read_text())
-        assert report["quick"] is False
-        assert text.strip() in (program.grown_table(report) if grows else program.table(report))
+    page = quote_results.PAGE.read_text()
+    named = [Path(comment[2]) for comment in quote_results.COMMENT.finditer(page)]
+    assert named
+    assert all(json.loads((ROOT / path).read_text())["quick"] is False for path in named)
+    assert quote_results.quoted(page) == page
+
+
+def test_what_is_quoted_wrongly_is_quoted_anew(program: ModuleType) -> None:
+    page = quote_results.PAGE.read_text()
+    for old, new in (
+        (" goals met.", " goals met, nearly."),
+        ("Peak memory while", "Peak memory as"),
+        ("| 1.10 | no |", "| 1.10 | yes |"),
+        ("| records in a call | 10 |", "| records in a call | 11 |"),
+    ):
+        assert old in page
+        assert quote_results.quoted(page.replace(old, new)) == page

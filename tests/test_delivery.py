@@ -29,6 +29,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 import logax
 from logax._delivery import calls
 from logax._delivery.worker import worker
+from logax.loggers import Logger, Portion, Sink
+from logax.testing import MemoryLogger
 
 LONG = 60.0  # seconds
 COMPILED: list[str] = []
@@ -139,6 +141,19 @@ def test_256_lanes_make_as_many_transfers_as_one(
     assert numbers[0] == numbers[1]
 
 
+@pytest.mark.parametrize(("megabytes", "number"), [(1, 3), (8, 10)])
+def test_a_buffer_holds_no_more_than_four_megabytes_of_large_records(
+    transfers: list[int], megabytes: int, number: int
+) -> None:
+    got: list[float] = []
+    x = jnp.zeros(megabytes * 2**18)
+    logax.tap(lambda x: count(x, 10), lambda one: got.append(float(one["x"][0])), buffer=64)(x)
+    logax.flush()
+    assert got == [float(i) for i in range(10)]
+    assert sum(size > 2**20 for size in transfers) == number
+    assert max(transfers) < max(megabytes, 4) * 2**20 + 1_000
+
+
 def test_what_is_not_due_is_not_transferred(transfers: list[int]) -> None:
     def function(x: Any) -> Any:
         def body(carry: Any, i: Any) -> Any:
@@ -217,6 +232,25 @@ def test_calls_that_end_early_or_say_nothing_leave_nothing_behind() -> None:
     logax.flush()
     assert got == []
     assert calls._calls == {}
+
+
+def test_nor_does_a_logger_of_programs_that_log_nothing_in_the_end() -> None:
+    logger = MemoryLogger()
+    with logger.run() as state:
+        scanned = logger.spool(lambda xs: lax.scan(lambda c, x: (once(c), None), 1.0, xs)[0], state)
+        assert [float(scanned(jnp.zeros(0))) for _ in range(3)] == [1.0] * 3
+        logax.flush()
+        assert calls._calls == {}
+
+
+def test_threads_take_their_usual_turns_again_once_all_is_delivered() -> None:
+    usual = sys.getswitchinterval()
+    turns = []
+    for _ in range(2):
+        logax.tap(once, lambda one: turns.append(sys.getswitchinterval()))(1.0)
+        logax.flush()
+        assert sys.getswitchinterval() == usual
+    assert max(turns) < usual
 
 
 @pytest.mark.slow
@@ -377,6 +411,34 @@ def test_several_callbacks_that_raise_come_as_a_group() -> None:
     assert [type(error) for error in caught.value.exceptions] == [logax.DeliveryError] * 2
     assert [str(error.__cause__) for error in caught.value.exceptions] == ["at 1.0", "too"]
     logax.flush()
+
+
+@pytest.mark.filterwarnings("error")
+def test_where_warnings_are_errors_the_others_come_too() -> None:
+    logax.tap(once, failing, on_error="warn")(1.0)
+    logax.tap(once, failing_too)(1.0)
+    with pytest.raises(ExceptionGroup) as caught:
+        logax.flush()
+    error, warning = caught.value.exceptions
+    assert (type(error), str(error.__cause__)) == (logax.DeliveryError, "too")
+    assert isinstance(warning, UserWarning)
+    assert "at 1.0" in str(warning)
+    logax.flush()
+
+
+def test_a_callback_that_was_warned_of_is_let_go() -> None:
+    class Failing:
+        def __call__(self, one: logax.record) -> None:
+            raise MineError("mine")
+
+    callback = Failing()
+    logax.tap(once, callback, on_error="warn")(1.0)
+    with pytest.warns(UserWarning, match="mine"):
+        logax.flush()
+    reference = weakref.ref(callback)
+    del callback
+    gc.collect()
+    assert reference() is None
 
 
 def test_records_after_an_error_still_come_to_it_and_to_others() -> None:
@@ -555,6 +617,19 @@ def test_a_callback_must_not_flush() -> None:
     with pytest.raises(logax.DeliveryError, match="raised RuntimeError: `flush` was called in a"):
         logax.flush()
     assert got == [0.0, 1.0, 2.0]
+
+
+def test_a_sink_with_a_thread_of_its_own_must_not_flush() -> None:
+    class Flushing(Sink):
+        def write(self, portion: Portion) -> None:
+            logax.flush()
+
+    logger = Logger(Flushing(), network=True)
+    state = logger.init(jax.random.key(0))
+    logger.log(state, {"x": 1.0})
+    with pytest.raises(logax.DeliveryError, match="`flush` was called in a callback or a sink"):
+        logax.flush(timeout=LONG)
+    logger.close()
 
 
 def test_flush_gives_up_on_a_callback_that_blocks_and_later_all_arrive() -> None:

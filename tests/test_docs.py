@@ -1,13 +1,14 @@
 """The documentation is true: its programs run, its links lead somewhere, nothing is left out.
 
 Every block of Python in README.md and docs/ runs, the blocks of one page in order and in one
-namespace, in an empty working directory. Only a comment right before a block keeps it from running:
-`<!-- not run: the reason -->`. A page that uses services (W&B, MLflow, Trackio), or a library that
-changes the process it is imported in, runs in a process of its own, which is told to keep all of it
-in that directory.
+namespace, in an empty working directory, and prints what a block of text right behind it shows.
+Only a comment right before a block keeps it from running: `<!-- not run: the reason -->`. A page
+that uses services (W&B, MLflow, Trackio), or a library that changes the process it is imported in,
+runs in a process of its own, which is told to keep all of it in that directory.
 """
 
 import inspect
+import itertools
 import os
 import re
 import subprocess
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
 import pytest
 
 import logax
@@ -34,6 +36,18 @@ NOT_RUN = 2
 WITH_SERVICES = {"docs/destinations.md"}
 WITH_FRIENDS = {"docs/kups.md", "docs/nlsq.md"}
 """Pages on libraries that are in the environments with Python 3.13 and newer, there in all."""
+
+OUTPUT_DIFFERS = {
+    "docs/how-it-works.md",  # jaxprs look different in each version of JAX
+    "docs/iterations.md",  # has times
+    "docs/loop.md",  # has bars and times
+    "docs/progress.md",  # has bars
+    "docs/runs.md",  # has dates
+}
+"""Pages that show what is not the same each time."""
+
+_NUMBER = re.compile(r" *-?\b\d+(?:\.\d*)?(?:e[-+]?\d+)? *")
+NUMBERS, WORDS = _NUMBER.findall, _NUMBER.split
 
 FENCE = re.compile(r"^(?P<indent> *)(?P<fence>`{3,}|~{3,})(?P<info>.*)$")
 
@@ -109,13 +123,34 @@ def links_of(page: Path) -> list[str]:
     return [link for link in links if not re.match(r"[a-z]+:", link)]
 
 
+def programs_of(page: Path) -> list[tuple[Block, str | None]]:
+    """The programs of a page that run, each with the output that is shown right behind it."""
+    blocks = blocks_of(page.read_text())
+    found: list[tuple[Block, str | None]] = []
+    for block, after in itertools.zip_longest(blocks, blocks[1:]):
+        if block.language in {"python", "py"} and block.reason is None:
+            behind = block.line + len(block.code.splitlines()) + 3  # two fences, an empty line
+            is_output = after and (after.language, after.line) == ("text", behind)
+            found.append((block, after.code if is_output else None))
+    return found
+
+
 def program_of(page: Path) -> str:
     """All programs of a page as one. Its line numbers are those of the page."""
     lines: list[str] = []
-    for block in blocks_of(page.read_text()):
-        if block.language in {"python", "py"} and block.reason is None:
-            lines += [""] * (block.line - len(lines)) + block.code.splitlines()
+    for block, _ in programs_of(page):
+        lines += [""] * (block.line - len(lines)) + block.code.splitlines()
     return "\n".join(lines)
+
+
+def assert_shown(got: str, wanted: str) -> None:
+    """The same words and whole numbers; other numbers as far as all machines have them alike."""
+    assert WORDS(got) == WORDS(wanted)
+    for one, other in zip(NUMBERS(got), NUMBERS(wanted), strict=True):
+        if one.strip().lstrip("-").isdigit() and other.strip().lstrip("-").isdigit():
+            assert int(one) == int(other)
+        else:
+            np.testing.assert_allclose(float(one), float(other), rtol=1e-2, atol=1e-4)
 
 
 def run_by_itself(name: str, tmp_path: Path) -> None:
@@ -158,19 +193,24 @@ IN_PROCESS = [page for page in GUIDES if name_of(page) not in WITH_SERVICES | WI
 
 
 @pytest.mark.parametrize("page", IN_PROCESS, ids=name_of)
-def test_every_program_of_a_page_runs(
-    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_every_program_of_a_page_runs_and_prints_what_the_page_shows(
+    page: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     # So that a program which a page starts finds what the tests find.
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
     module = ModuleType("page_" + page.stem.replace("-", "_"))
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    for block in blocks_of(page.read_text()):
-        if block.language in {"python", "py"} and block.reason is None:
-            # The line numbers of an error, and of a log's site, are those of the page.
-            program = "\n" * block.line + block.code
-            exec(compile(program, str(page), "exec"), module.__dict__)
+    for block, output in programs_of(page):
+        # The line numbers of an error, and of a log's site, are those of the page.
+        program = "\n" * block.line + block.code
+        exec(compile(program, str(page), "exec"), module.__dict__)
+        printed = capsys.readouterr().out
+        if output is not None and name_of(page) not in OUTPUT_DIFFERS:
+            assert_shown(printed, output)
 
 
 def test_every_block_says_its_language() -> None:
@@ -237,8 +277,26 @@ def test_the_reference_has_public_names_only_and_each_once() -> None:
     assert sorted(re.findall(r"^::: (\S+)$", reference, re.MULTILINE)) == sorted(PUBLIC)
 
 
+def code_in(page: Path) -> str:
+    """What a page says in code: its programs, and what stands in backticks."""
+    text = page.read_text()
+    programs = [block.code for block in blocks_of(text) if block.language in {"python", "py"}]
+    return "\n".join([*programs, *re.findall(r"`([^`\n]+)`", without_blocks(text))])
+
+
+CODE = "\n".join(code_in(page) for page in GUIDES if page.name != "reference.md")
+
+
 @pytest.mark.parametrize("name", PUBLIC)
 def test_every_public_name_is_explained_in_a_guide(name: str) -> None:
-    guides = [page for page in GUIDES if page.name not in {"reference.md", "changelog.md"}]
-    mention = re.compile(rf"\b{re.escape(name.rpartition('.')[2])}\b")
-    assert any(mention.search(page.read_text()) for page in guides)
+    assert re.search(rf"\b{re.escape(name.rpartition('.')[2])}\b", CODE)
+
+
+def test_the_table_of_files_has_all_of_them() -> None:
+    table = (ROOT / "docs" / "how-it-works.md").read_text().partition("## What is in which file")[2]
+    paths = re.findall(r"`([^`]+)`", "\n".join(re.findall(r"^\| (`.+?) \|", table, re.MULTILINE)))
+    told = {Path(path).name for path in paths}
+    source = ROOT / "src" / "logax"
+    files = {path.name for path in [*source.glob("*.py"), *source.glob("_harvest/*.py")]}
+    folders = {path.parent.name for path in source.glob("*/__init__.py")}
+    assert (files | folders) - {"_harvest", "loggers"} <= told

@@ -63,6 +63,7 @@ BAD_DATA: dict[str, tuple[Any, list[str]]] = {
     "a huge number": ({"x": 2**70}, [str(2**70), "for `x`", "int32"]),
     "an array of huge numbers": ({"x": np.array([1, 2**40])}, ["int64", "for `x`", "int32"]),
     "a float beyond float32": ({"x": np.float64(1e300)}, ["float64", "for `x`", "float32"]),
+    "a Python float beyond float32": ({"x": 1e300}, ["float64", "for `x`", "float32"]),
     "a prefixed key": ({"x": "text"}, ["for `train/x`"]),
 }
 
@@ -142,6 +143,50 @@ def test_a_schedule_that_gives_no_single_answer_is_refused_with_place(traced: bo
 
     message = message_of(TypeError, lambda: logax.spool(f)(0))
     assert_says(message, "`should_log` of Pairs()", site_of(f), "one boolean", "with shape (2,)")
+
+
+class Vague:
+    """A schedule that answers with what is no truth value."""
+
+    def __init__(self, answer: Any) -> None:
+        self.answer = answer
+
+    def __repr__(self) -> str:
+        return "Vague()"
+
+    def should_log(self, step: Any) -> Any:
+        return self.answer
+
+
+@pytest.mark.parametrize("traced", [True, False])
+@pytest.mark.parametrize("answer", ["no", None, 0.5])
+def test_a_schedule_that_answers_neither_yes_nor_no_is_refused(answer: Any, traced: bool) -> None:
+    def f(i: Any) -> None:
+        logax.log({"x": 1.0}, every=Vague(answer), step=i if traced else 3)
+
+    message = message_of(TypeError, lambda: logax.spool(f)(0))
+    assert_says(message, "`should_log` of Vague()", site_of(f), "one boolean", repr(answer))
+
+
+@pytest.mark.parametrize("option", ["tags", "prefix"])
+def test_words_that_are_none_are_named_with_place(option: str) -> None:
+    f = logging({"x": 1.0}, **{option: 3})
+    message = message_of(TypeError, lambda: logax.spool(f)(1.0))
+    assert_says(message, f"`log` at {site_of(f)} takes as `{option}`", "and got 3")
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda f: logax.spool(f, reduce={3: "mean"}), "`spool` takes as `reduce` a string"),
+        (lambda f: logax.spool(f, capacity={3: 5}), "`spool` takes as `capacity` a string"),
+        (lambda f: logax.spool(f)(1.0)[1].filter(3), "`logs.filter` takes as `argnames` a string"),
+        (lambda f: logax.spool(f)(1.0)[1].prefix(3), "`logs.prefix` takes as `prefix` a string"),
+        (lambda f: logax.spool(f)(1.0)[1].slice["a":], "`logs.slice` takes a slice of records"),
+    ],
+)
+def test_names_and_bounds_that_are_none_are_refused(make: Any, said: str) -> None:
+    assert_says(message_of(TypeError, lambda: make(logging({"x": 1.0}))), said)
 
 
 @pytest.mark.parametrize(

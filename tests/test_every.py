@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 from jax import lax
 
 import logax
@@ -243,3 +244,16 @@ def test_schedules_are_compared_by_what_they_say() -> None:
     assert logax.EveryNStep(2) == logax.EveryNStep(2) != logax.EveryNStep(3)
     assert len({logax.Once(), logax.Once(), logax.OnSteps([1]), logax.OnSteps([1])}) == 2
     assert isinstance(Odd(), logax.Schedule)
+
+
+def test_a_step_may_be_a_variable_of_flax() -> None:
+    @nnx.jit
+    def train(count: nnx.Variable[Any]) -> None:
+        logax.log({"x": count[...] * 10}, step=count, every=2)
+        count[...] += 1
+
+    count, got = nnx.Variable(jnp.int32(0)), []  # type: tuple[nnx.Variable[Any], list[Any]]
+    with logax.live(got.append):
+        for _ in range(4):
+            train(count)
+    assert [(int(one["x"]), int(one.step)) for one in got] == [(0, 0), (20, 2)]

@@ -7,15 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from examples import line_of, numbers_in, said_by
+from examples import assert_drawn, line_of, numbers_in, said_by
 
 pytestmark = pytest.mark.slow
-
-
-def drawn(lines: list[str], output: Path) -> bool:
-    return lines[-1] == f"The curves are in {output}." and output.read_bytes().startswith(
-        b"\x89PNG"
-    )
 
 
 def test_all_seeds_of_ppo_learn_to_balance_the_pole(tmp_path: Path) -> None:
@@ -26,7 +20,7 @@ def test_all_seeds_of_ppo_learn_to_balance_the_pole(tmp_path: Path) -> None:
     returns = [numbers_in(line)[1:] for line in lines if line.startswith("seed ")]
     assert len(returns) == 3
     assert all(last > 2 * first > 20 for first, last in returns)
-    assert drawn(lines, output)
+    assert_drawn(lines, output)
 
 
 def test_the_flax_classifier_learns_and_its_logs_come_through_nnx(tmp_path: Path) -> None:
@@ -40,7 +34,7 @@ def test_the_flax_classifier_learns_and_its_logs_come_through_nnx(tmp_path: Path
     loss, accuracy = numbers_in(line_of(lines, "On new points: "))
     assert loss < 0.1
     assert accuracy > 0.97
-    assert drawn(lines, output)
+    assert_drawn(lines, output)
 
 
 def test_the_equinox_layers_show_why_one_network_learns_late(tmp_path: Path) -> None:
@@ -56,7 +50,7 @@ def test_the_equinox_layers_show_why_one_network_learns_late(tmp_path: Path) -> 
     assert 0 < default_gradient < 1e-3 * scaled_gradient
     first, last = numbers_in(line_of(lines, "scaled: "))
     assert last < 0.3 * first
-    assert drawn(lines, output)
+    assert_drawn(lines, output)
 
 
 def test_the_diffrax_fit_counts_what_the_solver_and_each_adjoint_evaluate(tmp_path: Path) -> None:
@@ -75,4 +69,4 @@ def test_the_diffrax_fit_counts_what_the_solver_and_each_adjoint_evaluate(tmp_pa
     assert inside == direct == evaluations
     assert checkpoints > 2 * evaluations
     assert back > 2 * evaluations
-    assert drawn(lines, output)
+    assert_drawn(lines, output)

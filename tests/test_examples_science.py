@@ -7,15 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from examples import line_of, numbers_in, said_by
+from examples import assert_drawn, line_of, numbers_in, said_by
 from logax.storage import HDF5StorageReader
 
 pytestmark = pytest.mark.slow
-
-
-def assert_drawn(lines: list[str], output: Path) -> None:
-    assert f"the plot: {output}" in lines
-    assert output.read_bytes().startswith(b"\x89PNG")
 
 
 def test_the_sampler_accepts_what_it_aims_at_and_diverges_in_the_funnel(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from typing import Any
 
@@ -231,6 +232,33 @@ def test_an_error_in_the_block_is_the_one_that_comes_out() -> None:
     (note,) = caught.value.__notes__
     assert note.startswith("Besides, `live` had trouble: The callback `failing` raised ValueError")
     logax.flush()
+
+
+def test_an_error_that_takes_no_notes_comes_out_all_the_same() -> None:
+    @dataclasses.dataclass(frozen=True)
+    class Frozen(Exception):  # noqa: N818
+        number: int
+
+    with (
+        pytest.raises(Frozen) as caught,
+        pytest.warns(UserWarning, match="Besides, `live` had trouble: The callback `failing`"),
+        logax.live(failing),
+    ):
+        run_and_raise(Frozen(3))
+    assert caught.value.number == 3
+    logax.flush()
+
+
+def test_lanes_that_are_not_due_say_nothing() -> None:
+    def f(i: Any) -> Any:
+        logax.log({"x": 10 * i}, step=i, every=2)
+        return i
+
+    got: list[Any] = []
+    with logax.live(got.append):
+        jax.jit(jax.vmap(f))(jnp.arange(5))
+    assert values(got) == [0, 20, 40]
+    assert [(one.lane, int(one.step)) for one in got] == [((0,), 0), ((2,), 2), ((4,), 4)]
 
 
 def test_an_interrupt_is_not_kept_waiting() -> None:

@@ -381,6 +381,15 @@ def test_padding_is_never_taken_for_a_record_that_is_not_finite() -> None:
     assert jax.device_get(logs).first_nonfinite() == found
 
 
+def test_the_earliest_is_found_where_lanes_have_steps_of_their_own() -> None:
+    def f(i: Any) -> None:
+        logax.log({"a": jnp.nan * i}, step=i + 4)
+        logax.log({"b": jnp.nan}, step=3)
+
+    found = logax.spool(jax.vmap(f))(jnp.arange(2))[1].first_nonfinite()
+    assert (found.key, found.steps) == ("b", {"step": 3})
+
+
 def test_low_precision_and_complex_values_are_looked_at_too() -> None:
     assert logdict({"x": jnp.array([0, jnp.inf], jnp.bfloat16)}).first_nonfinite().record == 1
     assert logdict({"x": np.array([0, 1, 1j * np.inf])}).first_nonfinite().record == 2

@@ -162,6 +162,8 @@ def test_a_reducer_that_cannot_be_hashed_is_told_from_others_by_identity() -> No
         assert as_list(logax.spool(series, reduce=Scaled(factor))(XS)[1]["x"]) == [24.0 * factor]
         reduce = {"x": Scaled(factor), "*": "sum"}
         assert as_list(logax.spool(series, reduce=reduce)(XS)[1]["x"]) == [24.0 * factor]
+        whole = logax.spool(series)(XS)[1]
+        assert as_list(whole.reduce(Scaled(factor))["x"]) == [24.0 * factor]
 
 
 def test_a_module_of_arrays_is_reduced_like_any_pytree() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -13,6 +12,7 @@ from jax import lax
 
 import logax
 from logax._reducers import as_reducer
+from oracle_checks import REDUCTIONS
 
 ROWS = 7
 RANDOM = np.random.default_rng(0)
@@ -42,16 +42,7 @@ NARROW: dict[str, Any] = {
     "int4": jnp.asarray([-8, 7, 1, 0, 7, 7, 7]).astype(jnp.int4),
     "uint4": jnp.asarray([15, 7, 1, 3, 7, 7, 7]).astype(jnp.uint4),
 }
-BY_NUMPY: dict[str, Callable[[Any], Any]] = {
-    "mean": lambda x: x.mean(0),
-    "sum": lambda x: x.sum(0),
-    "min": lambda x: x.min(0),
-    "max": lambda x: x.max(0),
-    "std": lambda x: x.std(0),
-    "first": lambda x: x[0],
-    "last": lambda x: x[-1],
-    "count": lambda x: np.array(len(x)),
-}
+BY_NUMPY = REDUCTIONS | {"count": lambda x: np.array(len(x))}
 
 
 def as_list(array: Any) -> Any:

@@ -220,3 +220,12 @@ def test_what_is_no_real_number_is_refused_with_key_and_place(make: Any, x: Any)
     assert f"{__file__}:{f.__code__.co_firstlineno + 1}" in message
     assert "`x`" in message
     assert f"`{make.__name__}` takes" in message
+
+
+def test_whole_numbers_of_64_bits_are_not_cut() -> None:
+    logs = logax.spool(
+        lambda: logax.log({"x": logax.Histogram(np.array([2**40, 1, 2]), bins=2)})
+    )()[1]
+    bins = logs.last["x"]
+    assert np.asarray(bins.counts).tolist() == [2, 1]
+    assert float(bins.edges[-1]) == 2**40

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from interpreters import NotFoundError, find
+from environments import newest_jax
+from interpreters import KNOWN, NotFoundError, find, number
 from offline import main as offline
 from pins import ROWS
 
@@ -46,6 +47,16 @@ def test_a_site_may_link_outside_but_not_load_from_there(
 
 def test_an_empty_site_does_not_pass(tmp_path: Path) -> None:
     assert offline(str(tmp_path)) == 1
+
+
+def test_the_matrix_of_the_makefile_is_every_jax_that_there_are_versions_for() -> None:
+    written = (ROOT / "Makefile").read_text().partition("MATRIX := ")[2].partition("\n\n")[0]
+    rows = dict(re.findall(r"jax-([\d.]+)-python-([\d.]+)", written))
+    assert list(rows) == list(ROWS)
+    assert all(number(rows[jax]) >= number(oldest) for jax, oldest in ROWS.items())
+    assert {*rows.values()} == {*KNOWN}
+    assert newest_jax(KNOWN[0]) == list(ROWS)[-1]
+    assert ROWS[newest_jax(KNOWN[-1])] == KNOWN[-1]
 
 
 @pytest.mark.parametrize("jax", ROWS)

@@ -16,17 +16,22 @@ import sys
 
 import interpreters
 from installer import ENVIRONMENTS, uv
+from pins import ROWS
 
-NEWEST_JAX = "0.12.0.1"
+NEWEST_JAX = list(ROWS)[-1]
 NEWEST_PYTHON = interpreters.KNOWN[0]
-NEWEST_JAX_ON_3_11 = "0.10.2"
 
 
 def default() -> str:
     """Return the name of the environment with the newest JAX that the PATH's Python runs."""
     python = interpreters.default()
-    jax = NEWEST_JAX_ON_3_11 if python == "3.11" else NEWEST_JAX
-    return f"jax-{jax}-python-{python}"
+    return f"jax-{newest_jax(python)}-python-{python}"
+
+
+def newest_jax(python: str) -> str:
+    """Return the newest JAX of the matrix that is to be run on this Python."""
+    number = interpreters.number
+    return [jax for jax, oldest in ROWS.items() if number(oldest) <= number(python)][-1]
 
 
 def row_of(name: str) -> str:

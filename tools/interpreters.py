@@ -59,7 +59,7 @@ def find(version: str) -> str:
 def default() -> str:
     """Return the version of the PATH's `python3`, or the newest known one if that is too old."""
     answer = ask("python3")
-    if answer is not None and _number(answer[0]) >= _number(KNOWN[-1]):
+    if answer is not None and number(answer[0]) >= number(KNOWN[-1]):
         return answer[0]
     for version in KNOWN:
         try:
@@ -74,7 +74,8 @@ def default() -> str:
     )
 
 
-def _number(version: str) -> tuple[int, ...]:
+def number(version: str) -> tuple[int, ...]:
+    """Return a version in a form that can be compared."""
     return tuple(int(part) for part in version.split("."))
 
 
@@ -90,7 +91,7 @@ def _under_pyenv(version: str) -> list[str]:
     for root in _pyenv_roots():
         pattern = os.path.join(glob.escape(root), "versions", f"{version}.*")
         releases = [path for path in glob.glob(pattern) if re.fullmatch(r"[\d.]+", _name(path))]
-        releases.sort(key=lambda path: _number(_name(path)), reverse=True)
+        releases.sort(key=lambda path: number(_name(path)), reverse=True)
         found += [os.path.join(path, "bin", "python") for path in releases]
     return found
 

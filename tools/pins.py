@@ -13,7 +13,7 @@ from pathlib import Path
 from installer import uv
 
 ROWS = {"0.8.0": "3.11", "0.10.2": "3.11", "0.11.2": "3.12", "0.12.0.1": "3.12"}
-"""Each JAX of the matrix with the oldest Python that it is to be run on."""
+"""Each JAX of the matrix, oldest first, with the oldest Python that it is to be run on."""
 TOO_OLD_FOR_PEERS = "0.8.0"
 
 

@@ -13,6 +13,8 @@ from logax._errors import described, warn_user
 
 SECONDS_ON_A_SCREEN = 0.25
 SECONDS_BETWEEN_LINES = 5.0
+# A disk that is full, a file that is closed, and none at all: some programs have no standard error.
+_NO_FILE = (OSError, ValueError, AttributeError)
 
 
 class Bar:
@@ -96,14 +98,14 @@ class Canvas:
         """Write, or remember why not."""
         try:
             self._file.write(text)
-        except (OSError, ValueError) as error:  # the second is of files that are closed
+        except _NO_FILE as error:
             self._error = self._error or error
 
     def flush(self) -> None:
         """Pass it on."""
         try:
             getattr(self._file, "flush", lambda: None)()
-        except (OSError, ValueError) as error:
+        except _NO_FILE as error:
             self._error = self._error or error
 
     def tell(self) -> None:

@@ -13,21 +13,25 @@ import numpy as np
 from logax._errors import received
 
 
-def as_names(what: str, names: Any) -> tuple[str, ...] | None:
-    """One name, or many, or None."""
+def as_names(option: str, names: Any, what: str = "") -> tuple[str, ...] | None:
+    """One name, or many, or None, given as an option of `what`."""
     if names is None:
         return None
     given = (names,) if isinstance(names, str) or not isinstance(names, Iterable) else tuple(names)
     if not all(isinstance(name, str) for name in given):
-        raise TypeError(f"`{what}` takes a string or strings, and got {names!r}.")
+        raise TypeError(f"{_taking(option, what)} a string or strings, and got {names!r}.")
     return given
 
 
-def as_text(what: str, text: Any) -> str:
-    """A string."""
+def as_text(option: str, text: Any, what: str = "") -> str:
+    """A string, given as an option of `what`."""
     if not isinstance(text, str):
-        raise TypeError(f"`{what}` takes a string, and got {text!r}.")
+        raise TypeError(f"{_taking(option, what)} a string, and got {text!r}.")
     return text
+
+
+def _taking(option: str, what: str) -> str:
+    return f"{what} takes as `{option}`" if what else f"`{option}` takes"
 
 
 def one_of(what: str, name: str, value: Any, choices: tuple[str, ...]) -> str:

@@ -141,8 +141,9 @@ def _array(leaf: Any, what: str, where: str) -> Array:
                 array = jnp.asarray(leaf)
         except (TypeError, ValueError, OverflowError) as error:
             raise TypeError(f"{what} got {received(leaf)} {where}: {error}") from error
-        if isinstance(leaf, (np.generic, np.ndarray)) and array.dtype != leaf.dtype:
-            _check_fits(np.asarray(leaf), array.dtype, what, where)
+        given = np.asarray(leaf) if numeric else array
+        if array.dtype != given.dtype:
+            _check_fits(given, array.dtype, what, where)
         return array
     raise TypeError(
         f"{what} takes arrays, numbers and PRNG keys, or pytrees of them, and got "

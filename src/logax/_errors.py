@@ -54,6 +54,23 @@ def add_note(error: BaseException, note: str) -> None:
         warn_user(note)
 
 
+def tell_at_end(error: BaseException | None, message: str) -> None:
+    """Tell, where a block ends, what else went wrong in it: as a note of the error that ends it.
+
+    Where there is none it is a warning. So it is with an interrupt or an exit, whose notes are not
+    shown where they end the program quietly; where warnings are errors, it is a note of these too.
+    """
+    if isinstance(error, Exception):
+        add_note(error, message)
+        return
+    try:
+        warn_user(message)
+    except Warning:
+        if error is None:
+            raise
+        add_note(error, message)
+
+
 def raise_together(message: str, errors: Sequence[BaseException]) -> None:
     """Raise one error as itself, and several as a group; nothing if there is none.
 

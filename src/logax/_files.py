@@ -33,12 +33,17 @@ def check_place(what: str, path: str) -> None:
         raise PermissionError(f"`{what}` may not write to the folder {folder}.")
 
 
+def part_beside(path: str) -> str:
+    """A hidden name next to a file, for what is to become it."""
+    return os.path.join(os.path.dirname(path), f".{uuid.uuid4().hex}.part")
+
+
 @contextlib.contextmanager
 def replacing(what: str, path: str) -> Iterator[BinaryIO]:
     """A file to write to that takes the place of `path` at the end; on failure nothing is left."""
     check_place(what, path)
     whole = os.path.realpath(path)  # a link stays one
-    part = os.path.join(os.path.dirname(whole), f".{uuid.uuid4().hex}.part")
+    part = part_beside(whole)
     try:
         with open(part, "xb") as file:
             yield file

@@ -28,16 +28,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.extend import core as jex
 from jax.interpreters import ad, batching, mlir
 
 from logax import _schedule
-from logax._checks import as_names, as_text
+from logax._checks import as_names, as_text, one_boolean
 from logax._compat import Array, Tree
 from logax._entries import LogSpec, entries_of, step_of
 from logax._errors import caller, warn_user
+from logax._lane_axes import lanes_first
 
 Data = Mapping[str, Tree] | Callable[[], Mapping[str, Tree]]
 
@@ -72,13 +72,15 @@ def log(
       TypeError: A value is no array, a key no non-empty string, a step no scalar.
       ValueError: `every` without a step called `step`.
 
-    Nothing is checked when nothing harvests: then the call costs a fraction of a microsecond while
-    tracing and nothing in the compiled program.
+    Nothing is checked when nothing harvests: then the call returns at once, and nothing of it is in
+    the compiled program.
     """
     if _binding.value is None:
         return
     site = caller()
-    options = _Options(as_names("tags", tags) or (), explicit, as_text("prefix", prefix), site)
+    what = f"`log` at {site}"
+    tags, prefix = as_names("tags", tags, what) or (), as_text("prefix", prefix, what)
+    options = _Options(tags, explicit, prefix, site)
     counters = {name: step_of(name, value, site) for name, value in steps.items()}
     if every is None:
         _bind(data, counters, options)
@@ -89,25 +91,23 @@ def log(
             f"{_listed(steps)}. Write `log(..., every={every!r}, step=i)`."
         )
     schedule = _schedule.for_programs(every, f"`every` of the `log` at {site}")
-    if isinstance(steps["step"], jax.core.Tracer):
+    step = steps["step"]
+    if hasattr(step, "__jax_array__") and not isinstance(step, jax.Array):  # a variable of flax's
+        step = step.__jax_array__()
+    if isinstance(step, jax.core.Tracer):
         due = _one_answer(schedule, counters["step"], site)
-        jax.lax.cond(due, lambda: _bind(data, counters, options), lambda: None)
+        jax.lax.cond(due, lambda: _bind(data, counters, options, due), lambda: None)
         return
     with jax.ensure_compile_time_eval():
-        due = bool(_one_answer(schedule, np.asarray(steps["step"]), site))
+        due = bool(_one_answer(schedule, np.asarray(step), site))
     if due:
         _bind(data, counters, options)
 
 
 def _one_answer(schedule: _schedule.Schedule, step: Any, site: str) -> Any:
     """Whether the step is due; the schedule may be the user's."""
-    due = schedule.should_log(step)
-    if np.shape(due) != ():
-        raise TypeError(
-            f"`should_log` of {schedule!r}, given to the `log` at {site}, must answer with one "
-            f"boolean, and answered with shape {np.shape(due)}."
-        )
-    return due
+    what = f"`should_log` of {schedule!r}, given to the `log` at {site},"
+    return one_boolean(what, schedule.should_log(step), "Compare, as in `step % 10 == 0`.")
 
 
 @contextlib.contextmanager
@@ -128,7 +128,11 @@ def silence() -> contextlib.AbstractContextManager[None]:
 
 
 def bound_by(bind: Callable[..., Any]) -> contextlib.AbstractContextManager[None]:
-    """Trace with every `log` bound by this function, which must be the same each time."""
+    """Trace with every `log` bound by this function, which must be the same each time.
+
+    It gets the operands, their `spec`, and `due`: None, or whether the log counts where it stands
+    in a `cond` that `vmap` may turn into both of its branches.
+    """
     return _binding(bind)  # type: ignore[no-any-return]
 
 
@@ -142,12 +146,13 @@ def is_harvested() -> bool:
     return _binding.value is _bind_for_harvest
 
 
-def bind_again(operands: Sequence[Array], spec: LogSpec) -> None:
+def bind_again(operands: Sequence[Array], spec: LogSpec, due: Array | None = None) -> None:
     """Bind what one harvest leaves, for whatever is around it."""
-    _binding.value(*operands, spec=spec)
+    _binding.value(*operands, spec=spec, due=due)
 
 
-def _bind_for_harvest(*operands: Array, spec: LogSpec) -> None:
+def _bind_for_harvest(*operands: Array, spec: LogSpec, due: Array | None) -> None:
+    # A harvest finds by itself what is due: it rebuilds the `cond` in which this is bound.
     log_p.bind(*operands, spec=spec)
 
 
@@ -159,7 +164,7 @@ class _Options:
     site: str
 
 
-def _bind(data: Data, steps: dict[str, Array], options: _Options) -> None:
+def _bind(data: Data, steps: dict[str, Array], options: _Options, due: Array | None = None) -> None:
     site = options.site
     entries, operands = entries_of(data() if callable(data) else data, site, options.prefix)
     tags = tuple(sorted(set(options.tags)))
@@ -167,7 +172,7 @@ def _bind(data: Data, steps: dict[str, Array], options: _Options) -> None:
     ledger = getattr(_ledgers, "current", None)
     if ledger is not None:
         ledger.update((entry.key, site) for entry in entries)
-    _binding.value(*operands, *steps.values(), spec=spec)
+    _binding.value(*operands, *steps.values(), spec=spec, due=due)
 
 
 def _listed(names: Any) -> str:
@@ -179,10 +184,7 @@ def _abstract(*_: Any, spec: LogSpec) -> tuple[list[Any], Any]:
 
 
 def _batch(args: Any, dims: Any, *, spec: LogSpec) -> tuple[list[Any], list[Any]]:
-    lanes_first = [
-        x if d is None else jnp.moveaxis(x, d, 0) for x, d in zip(args, dims, strict=True)
-    ]
-    return log_p.bind(*lanes_first, spec=spec), []
+    return log_p.bind(*lanes_first(args, dims), spec=spec), []
 
 
 def _jvp(primals: Any, tangents: Any, *, spec: LogSpec) -> tuple[list[Any], list[Any]]:

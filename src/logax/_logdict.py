@@ -32,6 +32,7 @@ from typing import Any
 
 import jax
 
+from logax._checks import as_names, as_text
 from logax._columns import display, export
 from logax._columns.fold import check_reducer, reduced
 from logax._columns.given import records_of
@@ -39,10 +40,11 @@ from logax._columns.join import joined
 from logax._columns.layout import Layout
 from logax._columns.nonfinite import NonFinite, first_nonfinite
 from logax._columns.records import Records, Share
-from logax._columns.rows import leaf_name, missing_step
+from logax._columns.rows import called_alike, leaf_name, missing_step
 from logax._columns.table import Table, put_together, taken_apart
 from logax._columns.views import Method, PerKey, Slicer, listed, stepdict
 from logax._compat import Array, Tree
+from logax._errors import add_note
 
 __all__ = ["leaf_name", "logdict", "matches", "missing_step", "stepdict"]
 
@@ -165,9 +167,7 @@ class logdict(Table):
             for path, leaf in jax.tree_util.tree_leaves_with_path(value):
                 name = leaf_name(key, path)
                 if name in leaves:
-                    raise ValueError(
-                        f"Two leaves of this `logdict` are called {name!r}: rename a key."
-                    )
+                    raise called_alike(name)
                 leaves[name] = leaf
         return leaves
 
@@ -229,7 +229,7 @@ class logdict(Table):
             try:
                 records[key] = reduced(records[key], each, share)
             except (TypeError, ValueError) as error:
-                error.add_note(f"This was in `logs.reduce`, for the key {key!r}.")
+                add_note(error, f"This was in `logs.reduce`, for the key {key!r}.")
                 raise
         return self._like(records)
 
@@ -239,7 +239,7 @@ class logdict(Table):
         A pattern that matches a key takes all of it; one that matches the name of a leaf, such as
         `grad/*/weight`, that leaf. Leaves that are not taken become None.
         """
-        patterns = (argnames,) if isinstance(argnames, str) else tuple(argnames)
+        patterns = as_names("argnames", argnames, "`logs.filter`") or ()
         records = {}
         for key, column in self._records().items():
             if not matches(key, patterns):
@@ -251,6 +251,7 @@ class logdict(Table):
 
     def prefix(self, prefix: str) -> logdict:
         """The same with `prefix` before every key, as it is: `logs.prefix("train/")`."""
+        prefix = as_text("prefix", prefix, "`logs.prefix`")
         return self._like({prefix + key: column for key, column in self._records().items()})
 
     def compact(self) -> logdict:

@@ -96,6 +96,8 @@ def _real(what: str, x: Any) -> Array:
     real = (jnp.integer, jnp.floating, jnp.bool_)
     if not any(jnp.issubdtype(array.dtype, kind) for kind in real):
         raise TypeError(f"`{what}` takes real numbers, and got {array.dtype}.")
+    if what == "Histogram" and isinstance(array, np.ndarray) and array.dtype.kind in "iu":
+        array = array.astype(np.float32)  # as its bins are; JAX would cut wide integers
     return jnp.asarray(array)
 
 

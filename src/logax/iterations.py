@@ -46,6 +46,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from logax._compat import Array, outside_of_traces
+from logax._copies import copies_of
 from logax._delivery.control import before_flush
 from logax._delivery.direct import deliver_soon, send
 from logax._delivery.packets import Parcel
@@ -244,16 +245,7 @@ def _send_copies(line: Line, values: dict[str, Any], names: Sequence[str], size:
     else:  # taking them is no more than reading them
         _fetcher.put(size, _fetch, line, values, names, [np.array(x) for x in arrays], _now())
         return
-    try:
-        copies = _copied(*arrays)
-    except ValueError:  # they are on different devices
-        copies = [x for array in arrays for x in _copied(array)]
-    _fetcher.put(size, _fetch, line, values, names, copies)
-
-
-@jax.jit
-def _copied(*arrays: Array) -> list[Array]:
-    return [jnp.copy(x) for x in arrays]
+    _fetcher.put(size, _fetch, line, values, names, copies_of(arrays))
 
 
 def _fetch(

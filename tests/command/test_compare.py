@@ -109,6 +109,8 @@ def test_a_key_that_none_has_is_told(call: Call, store: Path) -> None:
     ended = call("compare", "first", "second", "--keys", "lost", "--path", store)
     said = "logax compare: 'lost' was not logged in run first. Did you mean loss?\n"
     assert ended == (1, "", said)
+    also = call("compare", "first", "second", "--keys", "hits", "lost", "--path", store)
+    assert also == (1, "", said)
     some = call("compare", "broken", "first", "--keys", "hits", "--path", store)
     assert some.status == 0
     assert some.lines[:2] == ["key   first last  first min", "hits           9          0"]

@@ -210,6 +210,13 @@ def test_everything_that_can_be_logged_can_be_shown(call: Call, saved: Callable[
     assert leaf.lines[-1].split() == ["tree/b/1", "1", "3", "3", "3"]
 
 
+def test_lanes_that_agree_are_not_said_to_spread(call: Call, saved: Callable[..., Path]) -> None:
+    logs = logax.logdict({"x": np.full((3, 2), 0.1)}, rank={"x": 0})
+    ended = call("show", "last", "x", "--path", saved(logs, lanes="together"))
+    row = next(line for line in ended.lines if line.startswith("x "))
+    assert row.split()[:7] == ["x", "3", "lanes:", "6", "0.1", "±", "0"]
+
+
 def test_lanes_of_one_run_are_taken_together(call: Call, saved: Callable[..., Path]) -> None:
     logs = logax.logdict({"x": np.array([[1.0, 2.0], [3.0, 6.0]])}, rank={"x": 0})
     path = saved(logs, lanes="together")

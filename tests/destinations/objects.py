@@ -1,7 +1,8 @@
 """What loggers leave in memory, or in a folder that is read by `logax.load`."""
 
 import logax
-from logax._testing.memory import flat, x_of
+from logax._testing.memory import x_of
+from logax.loggers.sink import flat
 from logax.testing import Seen
 
 

@@ -30,6 +30,7 @@ from kups.application.utils.propagate import (
 from kups.core.utils.jax import no_post_init
 
 from friends.argon import argon
+from trajectories import assert_same
 
 # ASE, which kUPS reads structures with, does what NumPy 2.5 calls deprecated.
 pytestmark = pytest.mark.filterwarnings("ignore:Setting the shape:DeprecationWarning:ase")
@@ -98,13 +99,6 @@ def test_groups_and_schedules_of_kups_are_stored_as_ours_are(run: SimpleNamespac
 def reader(run: SimpleNamespace) -> Iterator[storage.HDF5StorageReader[Any]]:
     with storage.HDF5StorageReader(run.ours) as reader:
         yield reader
-
-
-def assert_same(ours: Any, theirs: Any) -> None:
-    assert jax.tree.structure(ours) == jax.tree.structure(theirs)
-    for own, other in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
-        assert own.dtype == other.dtype
-        np.testing.assert_array_equal(own, other)
 
 
 def test_rows_are_the_states_bit_for_bit(run: SimpleNamespace, reader: Any) -> None:

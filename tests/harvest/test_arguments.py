@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -236,6 +237,15 @@ def test_methods_of_two_objects_are_two_functions() -> None:
     assert column(jax.jit(logax.spool(second.method))(1.0)[1], "scaled") == [5.0]
 
 
+def test_functions_bound_to_one_object_are_told_apart_when_the_first_is_gone() -> None:
+    owner = Scale(0.0)
+
+    def bound(factor: float) -> Any:
+        return types.MethodType(lambda self, x: x * factor, owner)
+
+    assert [float(logax.spool(bound(k))(1.0)[0]) for k in (2.0, 3.0, 4.0)] == [2.0, 3.0, 4.0]
+
+
 def test_spool_decorates_methods() -> None:
     assert column(Scale(3.0).spooled(2.0)[1], "scaled") == [6.0]
     assert column(Scale(5.0).spooled(2.0)[1], "scaled") == [10.0]
@@ -280,6 +290,15 @@ def test_results_may_hold_strings_and_functions() -> None:
         assert logax.spool(f)(3.0)[0] == ("text", jnp.sin, 6.0)
     inside = jax.jit(lambda x: logax.spool(f)(x)[0][2])
     assert inside(3.0) == 6.0
+
+
+def test_an_array_of_numpy_in_a_result_is_the_callers_own() -> None:
+    def f(x: Any) -> Any:
+        return x, np.zeros(2)
+
+    spooled = logax.spool(f)
+    spooled(1.0)[0][1][:] = 7.0
+    assert spooled(1.0)[0][1].tolist() == [0.0, 0.0]
 
 
 def test_a_function_without_arguments_or_results_can_be_spooled() -> None:

@@ -53,7 +53,7 @@ def folder(place, request, monkeypatch):
 _OF_THE_SHELL = {
     *("one run, collected", "one seed", "8 seeds, streamed in a buffer", "8 seeds, collected"),
     *("256 seeds", "branches", "many calls", "nested loops", "a logdict", "a logger in live"),
-    *("a Python loop", "chosen logs"),
+    *("a Python loop", "chosen logs", "lanes of different lengths, in turns"),
 }
 """How records come to a sink, which cannot tell: slow, but for one of three cheap destinations."""
 

@@ -468,3 +468,35 @@ def test_a_logger_that_is_dropped_gives_the_output_back(monkeypatch: pytest.Monk
         del sink
         gc.collect()
         assert sys.stdout is terminal.file
+
+
+def test_a_child_that_is_forked_while_something_is_printed_prints_for_itself() -> None:
+    code = """if True:
+        import os, signal, sys, threading
+        from logax.loggers._console.screen import Above, Screen
+
+        screen, held, done = Screen(sys.stdout), threading.Event(), threading.Event()
+        screen.open()
+        above = Above(screen, sys.stdout)
+
+        def hold():
+            with above._lock, screen._lock:
+                held.set()
+                done.wait()
+
+        threading.Thread(target=hold).start()
+        held.wait()
+        pid = os.fork()
+        if not pid:
+            signal.alarm(60)
+            above.write("of the child")
+            screen.close()
+            sys.stdout.flush()
+            os._exit(0)
+        status = os.waitpid(pid, 0)[1]
+        done.set()
+        sys.exit(os.waitstatus_to_exitcode(status))
+    """
+    command = [sys.executable, "-W", "ignore", "-c", code]
+    child = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (child.returncode, child.stdout, child.stderr) == (0, "of the child", "")

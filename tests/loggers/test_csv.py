@@ -221,12 +221,12 @@ def test_a_file_that_is_no_table_of_ours_is_refused_at_once(tmp_path, content):
 def test_a_run_is_found_by_its_id_and_its_beginning(tmp_path):
     runs = [RunInfo("abc-1", "x"), RunInfo("abd-2", "y")]
     sink = CSVSink(tmp_path / "a")
-    with pytest.raises(ValueError, match=r"`CSVLogger` has no run 'x' in .*: none\."):
+    with pytest.raises(ValueError, match=r"`CSVLogger\.run` cannot .*: 'x' means no run in .*/a\."):
         sink.find("x")
     sink.write(Portion.of(runs, {"x": np.zeros((2, 3, 2))}))
     sink.flush()
     assert [sink.find(text) for text in ("abc-1", "abd")] == ["abc-1", "abd-2"]
-    with pytest.raises(ValueError, match=r"begin with 'ab': abc-1, abd-2\."):
+    with pytest.raises(ValueError, match=r"'ab' means 2 runs .*of:\n  abc-1\n  abd-2$"):
         sink.find("ab")
     (tmp_path / "b").write_text('x,run\n"1,2",abc\n')
     assert CSVSink(tmp_path / "b").find("a") == "abc"

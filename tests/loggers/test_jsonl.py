@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 
 import jax
 import jax.numpy as jnp
@@ -285,17 +286,20 @@ def test_half_a_line_of_a_killed_process_stays_one_bad_line(tmp_path):
 def test_a_run_is_found_by_its_id_its_beginning_and_its_name(tmp_path):
     runs = [RunInfo("abc-1", "x"), RunInfo("abd-2", "y"), RunInfo("q-3", "y")]
     sink = JSONLSink(tmp_path / "a")
-    with pytest.raises(ValueError, match=r"`JSONLLogger` has no run 'x' in .*: none\."):
+    with pytest.raises(ValueError, match=r"`JSONLLogger\.run` cannot .*: 'x' means no run in .*/a"):
         sink.find("x")
     sink.open(runs)
     sink.flush()
-    assert [sink.find(text) for text in ("abc-1", "abd", "x", "y")] == [
+    assert [sink.find(text) for text in ("abc-1", "abd", "x", "last")] == [
         "abc-1", "abd-2", "abc-1", "q-3"
     ]  # fmt: skip
-    with pytest.raises(ValueError, match=r"2 runs in .* begin with 'ab': abc-1, abd-2\. Write mo"):
-        sink.find("ab")
-    with pytest.raises(ValueError, match=r"no run 'z' in .*: abc-1, abd-2, q-3\."):
-        sink.find("z")
+    for text, means in {
+        "ab": r"2 runs .*of:\n  abc-1  x\n  abd-2  y$",
+        "y": r"2 runs .*of:\n  abd-2  y\n  q-3  y$",
+        "z": r"no run .*of:\n  abc-1  x\n  abd-2  y\n  q-3  y$",
+    }.items():
+        with pytest.raises(ValueError, match=re.compile(f"'{text}' means {means}", re.DOTALL)):
+            sink.find(text)
 
 
 def test_a_run_that_goes_on_without_a_name_keeps_its_own(tmp_path):

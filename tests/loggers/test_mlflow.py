@@ -1,8 +1,10 @@
 """`MLflowLogger`: what MLflow's own client reads from its database, and from a real server."""
 
+import contextlib
 import functools
 import json
 import posixpath
+import sqlite3
 import sys
 import time
 
@@ -218,6 +220,19 @@ def test_runs_of_a_group_are_nested_in_a_run_that_ends_with_the_last(database, s
     assert _found(database, sink)[1][None].info.status == "FAILED"
 
 
+def test_a_group_ends_without_the_run_that_could_not_be_opened(database, sink):
+    bad, good = (RunInfo(f"{time.time_ns()}", name, group="all") for name in ("\ud800", "good"))
+    with pytest.raises(RuntimeError, match=r"`MLflowLogger` could not open the run '.ud800': "):
+        sink.open([bad, good])
+    sink.write(Portion.of([good], {"x": np.array([[1]])}))
+    sink.close([bad, good], "finished")
+    _, found = _found(database, sink)
+    assert {run.info.run_name: run.info.status for run in found.values()} == {
+        "all": "FINISHED",
+        "good": "FINISHED",
+    }
+
+
 def test_histograms_and_images_are_left_out_and_named(database, sink):
     runs = _runs(1)
     bins = HistogramBins(np.array([[[1, 2]]]), np.array([[[0.0, 0.5, 1]]]), np.array([[3]]))
@@ -228,12 +243,85 @@ def test_histograms_and_images_are_left_out_and_named(database, sink):
     assert run.data.metrics == {"x": 1}
 
 
+def _histogram(name, runs):
+    shape = (len(runs), 1)
+    bins = HistogramBins(np.ones((*shape, 2)), np.ones((*shape, 3)), np.zeros(shape, int))
+    return Portion.of(runs, {name: bins})
+
+
+def test_all_that_was_left_out_is_named_also_in_a_run_that_goes_on(database, sink):
+    runs = _runs(1)
+    _send(sink, runs, *(_histogram(name, runs) for name in ("b", "a", "b")))
+    again = [RunInfo(runs[0].id, "n0", resumed=True)]
+    _send(MLflowSink(sink._name, database), again, _histogram("c", again))
+    run = _found(database, sink)[1][runs[0].id]
+    assert run.data.tags["logax.left_out"] == "b, a, c"
+
+
+def test_a_run_that_mlflow_refuses_keeps_nothing_from_the_others(database, sink):
+    runs = _runs(3)
+    sink.open(runs)
+    client, found = _found(database, sink)
+    client.delete_run(found[runs[0].id].info.run_id)
+    sink.write(Portion.of(runs, {"x": np.arange(6).reshape(3, 2)}, step=np.array([[0, 1]] * 3)))
+    with pytest.raises(
+        RuntimeError, match="`MLflowLogger` could not send 2 metrics, which are lost: "
+    ):
+        sink.flush()
+    with pytest.raises(RuntimeError, match="`MLflowLogger` could not close the run 'n0': "):
+        sink.close(runs, "finished")
+    client, found = _found(database, sink)
+    assert sorted(found) == [run.id for run in runs[1:]]
+    for number, run in enumerate(runs[1:], 1):
+        assert found[run.id].info.status == "FINISHED"
+        own = [(0, 2.0 * number), (1, 2.0 * number + 1)]
+        assert _history(client, found[run.id], "x") == own
+
+
+def test_a_tag_that_could_not_be_set_is_set_later(database, sink):
+    runs = _runs(1)
+    sink.open(runs)
+    client, found = _found(database, sink)
+    own = found[runs[0].id].info.run_id
+    client.delete_run(own)
+    sink.write(_histogram("h", runs))
+    with pytest.raises(RuntimeError, match=r"could not set the tag logax\.left_out: "):
+        sink.flush()
+    client.restore_run(own)
+    sink.write(_histogram("h", runs))
+    sink.close(runs, "finished")
+    assert client.get_run(own).data.tags["logax.left_out"] == "h"
+
+
+def test_the_records_of_a_run_that_could_not_be_opened_are_told_and_those_of_others_are_there(
+    database, sink
+):
+    runs = _runs(1)
+    sink.open(runs)
+    missing = _runs(1)
+    with pytest.raises(RuntimeError, match="could not open the run 'n0': its records are lost"):
+        sink.write(Portion.of([*missing, *runs], {"x": np.array([[1], [2]])}))
+    sink.close([*missing, *runs], "finished")
+    client, found = _found(database, sink)
+    assert _history(client, found[runs[0].id], "x") == [(0, 2.0)]
+
+
+def test_what_keeps_mlflow_from_looking_for_a_run_is_told(database, sink):
+    with contextlib.closing(sqlite3.connect(database.removeprefix("sqlite:///"))) as connection:
+        connection.execute("ALTER TABLE runs RENAME TO elsewhere")
+        try:
+            with pytest.raises(RuntimeError, match="`MLflowLogger` could not look for the run 'a'"):
+                sink.find("a")
+        finally:
+            connection.execute("ALTER TABLE elsewhere RENAME TO runs")
+
+
 def test_a_run_is_found_and_goes_on(database, sink):
     (run,) = _runs(1)
     _send(sink, [run], Portion.of([run], {"x": np.array([[1]])}, step=np.array([[0]])))
     other = MLflowSink(sink._name, database)
     assert other.find(run.id) == other.find(run.id[:12]) == other.find("n0") == run.id
-    with pytest.raises(ValueError, match=r"`MLflowLogger` has no run 'z' in the experiment 'test_"):
+    with pytest.raises(ValueError, match=r"`MLflowLogger\.run` .*'z' means no run in the exp"):
         other.find("z")
     again = RunInfo(run.id, "other", resumed=True)
     other.open([again])
@@ -315,7 +403,8 @@ def test_a_real_server_takes_everything_and_its_end_is_an_error_that_says_what_i
         kill()
         sink.write(Portion.of(runs[4:], {"x": x[4:]}, step=steps[4:]))
         with pytest.raises(
-            ConnectionError, match=r"could not send 1200 metrics, which are lost, to MLflow: .*reac"
-        ):
+            ConnectionError, match=r"could not send 300 metrics, which are lost: .*reach"
+        ) as caught:
             sink.flush()
+        assert caught.value.__notes__ == ["3 more were not tried."]
         sink.flush()  # nothing is left

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import gc
 import os
@@ -28,6 +29,7 @@ from logax.loggers import (
     SaveLogger,
     Sink,
 )
+from logax.loggers._shell.register import LiveRun, Seeds
 from logax.testing import MemoryLogger
 
 
@@ -304,6 +306,95 @@ def test_calls_that_log_the_same_are_merged_in_the_order_of_the_program():
         assert own == [first * x for x in (1, -1, 2, -2, 4, -4)]
 
 
+@pytest.mark.parametrize("buffer", [1, 64])
+def test_calls_that_log_the_same_stay_in_order_where_lanes_differ(buffer):
+    def count(n):
+        def body(i):
+            logax.log({"loss": i / 1}, step=2 * i)
+            logax.log({"loss": i + 0.5}, step=2 * i + 1)
+            return i + 1
+
+        return jax.lax.while_loop(lambda i: i < n, body, 0)
+
+    logger = MemoryLogger()
+    states = jax.vmap(logger.init)(keys(2))
+    jax.vmap(lambda state, n: logger.tap(count, state, buffer=buffer)(n))(states, jnp.array([3, 5]))
+    logax.flush()
+    for run, number in zip(logger.runs, (3, 5), strict=True):
+        assert run.columns["loss"] == [(step, step / 2) for step in range(2 * number)]
+
+
+def test_calls_that_log_the_same_stay_in_order_where_a_lane_has_ended():
+    def twice(x):
+        def body(x, i):
+            logax.log({"loss": x}, step=i)
+            logax.log({"loss": -x}, step=i)
+            return x * 2, None
+
+        return jax.lax.scan(body, x, jnp.arange(3))[0]
+
+    logger = MemoryLogger()
+    states = jax.vmap(logger.init)(keys(3))
+    logger.finish(jax.tree.map(lambda x: x[1], states))
+    program = jax.jit(jax.vmap(lambda state, x: logger.tap(twice, state, buffer=8)(x)))
+    program(states, jnp.array([1.0, 2.0, 3.0]))
+    with pytest.raises(logax.DeliveryError, match="6 records were lost"):
+        logax.flush()
+    assert [values(logger.runs[at]) for at in (0, 2)] == [
+        [first * x for x in (1, -1, 2, -2, 4, -4)] for first in (1, 3)
+    ]
+
+
+def test_a_run_is_one_object_for_all_threads_that_ask_for_it():
+    both_make_it = threading.Barrier(2)
+
+    def given(index):
+        both_make_it.wait(60)
+        return {"name": "r"}
+
+    run = LiveRun(1, Seeds(given, ()), 0)
+    with concurrent.futures.ThreadPoolExecutor(2) as threads:
+        one, two = threads.map(run.info, ["split", "split"])
+    assert one is two is run.info("split")
+    assert one.name == "r"
+
+
+class Folded(Sink):
+    """Takes no lanes, and keeps the names and steps of what it is given."""
+
+    takes_lanes = False
+
+    def __init__(self):
+        self.got = {}
+
+    def write(self, portion):
+        for record in portion.records():
+            for name, value in record.values.items():
+                step = int(record.steps["step"])
+                self.got.setdefault(name, []).append((step, float(value)))
+
+
+def test_lanes_of_a_run_keep_their_names_when_one_of_them_is_left():
+    def count(n):
+        def body(i):
+            logax.log({"loss": i * n}, step=i)
+            return i + 1
+
+        return jax.lax.while_loop(lambda i: i < n, body, 0)
+
+    sink = Folded()
+    logger = Logger(sink)
+    with logger.run() as state:
+        jax.vmap(logger.tap(count, state))(jnp.array([2, 4]))
+        logger.log(state, {"alone": 1.0}, step=9)
+    assert sink.got == {
+        "loss/mean": [(0, 0.0), (1, 3.0), (2, 8.0), (3, 12.0)],
+        "loss/min": [(0, 0.0), (1, 2.0), (2, 8.0), (3, 12.0)],
+        "loss/max": [(0, 0.0), (1, 4.0), (2, 8.0), (3, 12.0)],
+        "alone": [(9, 1.0)],
+    }
+
+
 def test_complex_numbers_of_an_aggregate_have_a_mean_alone():
     logger = MemoryLogger(lanes="aggregate")
 
@@ -494,6 +585,18 @@ def test_log_takes_numbers_as_they_are():
     assert record.steps["step"] == 2**40
 
 
+@pytest.mark.parametrize(("data", "steps"), [({"x": 2**70}, {}), ({"x": 1.0}, {"step": 2**70})])
+def test_log_refuses_an_integer_that_no_type_holds(data, steps):
+    logger = MemoryLogger()
+    with logger.run() as state:
+        with pytest.raises(
+            TypeError, match=r"`log` at .* got 1180591620717411303424 of type `int`"
+        ):
+            logger.log(state, data, **steps)
+        logger.log(state, {"x": 2**64 - 1})
+    assert values(logger.runs[0], "x") == [2**64 - 1]
+
+
 def test_log_survives_the_donation_of_what_it_was_given():
     logger = MemoryLogger()
     step = jax.jit(lambda x: x + 1, donate_argnums=0)
@@ -570,7 +673,132 @@ def test_a_callback_gets_records_with_their_runs():
     ]
 
 
+def test_a_callback_that_raises_gets_the_other_records_all_the_same():
+    seen = []
+
+    def picky(record):
+        seen.append(float(record.values["loss"]))
+        if seen[-1] < 5:
+            raise ValueError("too small")
+
+    logger = CallbackLogger(picky)
+    state = logger.init(jax.random.key(0))
+    logger.spool(grow, state)(1.0)
+    with pytest.raises(logax.DeliveryError, match=r"too small\nIt raised for 2 of 3 records") as e:
+        logger.finish(state)
+    assert isinstance(e.value.__cause__, ValueError)
+    assert seen == [2.0, 4.0, 8.0]
+
+
 # What goes wrong.
+
+
+@jax.tree_util.register_pytree_node_class
+class Fragile:
+    """Cannot be made again of what was logged."""
+
+    def __init__(self, x):
+        self.x = x
+
+    def tree_flatten(self):
+        return (self.x,), None
+
+    @classmethod
+    def tree_unflatten(cls, _, children):
+        if isinstance(children[0], np.ndarray):
+            raise ValueError("too fragile")
+        return cls(*children)
+
+
+def test_records_that_cannot_be_made_keep_no_others_back():
+    came = threading.Semaphore(0)
+    bad, good = MemoryLogger(), CallbackLogger(lambda record: came.release())
+    with bad.run() as fragile, good.run() as state:
+        for _ in range(2):  # after the first failure there is a next time
+            bad.log(fragile, {"x": Fragile(1.0)})
+            good.log(state, {"x": 1.0})
+            assert came.acquire(timeout=60)  # soon, and nobody asks
+        with pytest.raises(logax.DeliveryError, match="too fragile"):
+            logax.flush()
+        bad.log(fragile, {"x": Fragile(1.0)})
+        good.log(state, {"x": 1.0})
+        with pytest.raises(logax.DeliveryError, match="too fragile"):
+            logax.flush()
+        assert came.acquire(blocking=False)
+
+
+def test_a_sink_that_opens_runs_later_is_given_their_records():
+    sink = Failing("open")
+    sink.opens_later = True
+    logger = Logger(sink)
+    state = logger.init(jax.random.key(0))
+    logger.tap(grow, state)(1.0)
+    with pytest.raises(logax.DeliveryError, match="could not open its runs: OSError: no room"):
+        logger.finish(state)
+    logax.flush()
+    assert (sum(sink.got[:-1]), sink.got[-1]) == (3, "finished")
+
+
+def test_runs_that_could_not_begin_are_saved_when_they_can(tmp_path):
+    folder = tmp_path / "runs"
+    logger = SaveLogger(folder)
+    folder.rmdir()
+    folder.write_text("in the way")
+    states = jax.vmap(lambda key: logger.init(key, name="n"))(keys(2))
+    with pytest.raises(logax.DeliveryError, match="`SaveLogger` could not open its runs"):
+        logax.flush()
+    folder.unlink()
+    jax.vmap(lambda state, x: logger.tap(grow, state)(x))(states, jnp.array([1.0, 3.0]))
+    logger.finish(states)
+    logger.close()
+    runs = logax.load(folder)
+    assert [(run.name, run.status, run["loss"].tolist()) for run in runs.values()] == [
+        ("n-0", "finished", [2.0, 4.0, 8.0]),
+        ("n-1", "finished", [6.0, 12.0, 24.0]),
+    ]
+
+
+def test_finish_ends_the_run_whatever_else_has_failed():
+    logger, other = MemoryLogger(), Logger(Failing("write"))
+    state = logger.init(jax.random.key(0))
+    with other.run() as elsewhere:
+        other.log(elsewhere, {"x": 1.0})
+        with pytest.raises(logax.DeliveryError, match="no room"):
+            logger.finish(state)
+    assert logger.runs[0].status == "finished"
+    with pytest.raises(ValueError, match="is finished"):
+        logger.finish(state)
+
+
+def test_a_child_that_is_forked_while_a_run_begins_begins_its_own():
+    code = """
+        import os, signal, sys, threading, warnings
+        from logax.testing import MemoryLogger
+
+        warnings.simplefilter("ignore")  # that forking may hang
+        logger, held, done = MemoryLogger(), threading.Event(), threading.Event()
+        with logger.run():
+            pass
+
+        def begin():
+            with logger._register._lock:
+                held.set()
+                done.wait()
+
+        threading.Thread(target=begin).start()
+        held.wait()
+        pid = os.fork()
+        if not pid:
+            signal.alarm(60)
+            with logger.run() as state:
+                logger.log(state, {"x": 1.0})
+            os._exit(10 + len(logger.runs[-1].records))
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        done.set()
+        sys.exit(code)
+    """
+    child = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], timeout=120, check=False)
+    assert child.returncode == 11
 
 
 @pytest.mark.parametrize("method", ["open", "write", "flush", "close"])
@@ -612,8 +840,6 @@ def test_an_error_comes_out_of_the_next_call():
     logger.log(state, {"x": 1.0})
     with pytest.raises(logax.DeliveryError, match="1 records may be lost"):
         logger.finish(state)
-    logger._branches[0].sink.fails = False
-    logger.finish(state)
 
 
 def test_a_run_that_could_not_begin_loses_its_own_records_only():

@@ -51,6 +51,21 @@ def choosing(x: Any) -> Any:
     return jax.lax.scan(body, x, jnp.arange(4))[0]
 
 
+def deciding(x: Any, has_step: Any) -> None:
+    """One key, with a step or without one."""
+    jax.lax.cond(has_step, lambda: logax.log({"v": x}, step=1), lambda: logax.log({"v": x}))
+
+
+def test_records_without_a_step_come_in_any_shapes() -> None:
+    logger = MemoryLogger()
+    with logger.run() as state:
+        for number in (3, 4, 3):
+            logger.spool(deciding, state)(jnp.full(number, number), False)
+    (run,) = logger.runs
+    found = [(record.steps, record.values["v"].tolist()) for record in run.records]
+    assert found == [({}, [3] * 3), ({}, [4] * 4), ({}, [3] * 3)]
+
+
 def agreeing(x: Any) -> Any:
     """All records have all steps of their key."""
     for i in range(2):

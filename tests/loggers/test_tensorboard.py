@@ -284,11 +284,12 @@ def test_a_run_is_found_by_its_name_or_the_beginning_of_its_id(tmp_path):
     (tmp_path / "broken" / "logax-run.json").write_text("{")
     (tmp_path / "hostile").mkdir()
     (tmp_path / "hostile" / "logax-run.json").write_text(json.dumps({"id": 3}))
-    assert [sink.find(wanted) for wanted in ("two", "abc", "one")] == ["abd-2", "abc-1", "abc-1"]
-    with pytest.raises(ValueError, match="`TensorBoardLogger` has no run 'nine' in"):
+    assert [sink.find(wanted) for wanted in ("two", "abc", "last")] == ["abd-2", "abc-1", "abc-1"]
+    with pytest.raises(ValueError, match=r"`TensorBoardLogger\.run` .*: 'nine' means no run"):
         sink.find("nine")
-    with pytest.raises(ValueError, match=r"2 runs in .* whose ids begin with 'ab'"):
-        sink.find("ab")
+    for several in ("ab", "one"):
+        with pytest.raises(ValueError, match=f"'{several}' means 2 runs in"):
+            sink.find(several)
 
 
 def test_256_runs_need_few_descriptors(tmp_path):
@@ -339,6 +340,20 @@ def test_a_run_that_could_not_begin_begins_when_it_can(tmp_path):
     (tmp_path / "logs").unlink()
     sink.write(Portion.of([run], {"x": np.ones((1, 1))}))
     assert read_scalars(tmp_path / "logs" / "a") == {"x": [(0, 1.0)]}
+
+
+def test_the_logger_writes_a_run_that_could_not_begin_when_it_can(tmp_path):
+    folder = tmp_path / "logs"
+    logger = TensorBoardLogger(folder)
+    folder.rmdir()
+    folder.write_text("in the way")
+    state = logger.init(jax.random.key(0), name="a")
+    with pytest.raises(logax.DeliveryError, match="could not write run 'a'"):
+        logax.flush()
+    folder.unlink()
+    logger.log(state, {"x": 0.5}, step=3)
+    logger.close()
+    assert read_scalars(folder / "a") == {"x": [(3, 0.5)]}
 
 
 def test_a_full_disk_is_told_and_what_was_written_stays_readable(tmp_path):

@@ -1,6 +1,7 @@
 """`TrackioLogger`: what Trackio's own API reads from its database."""
 
 import functools
+import gc
 import os
 import shutil
 import socket
@@ -8,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import weakref
 
 import jax
 import numpy as np
@@ -190,7 +192,7 @@ def test_a_run_is_found_and_goes_on_with_its_config():
     _write(TrackioSink("p"), [run], Portion.of([run], {"x": np.array([[1]])}, step=np.array([[0]])))
     sink = TrackioSink("p")
     assert sink.find("id-0") == sink.find("id") == sink.find("n0") == "id-0"
-    with pytest.raises(ValueError, match=r"`TrackioLogger` has no run 'z' in the project 'p'"):
+    with pytest.raises(ValueError, match=r"`TrackioLogger\.run` .*'z' means no run in .* 'p'"):
         sink.find("z")
     again = RunInfo("id-0", "n0", resumed=True)
     _write(sink, [again], Portion.of([again], {"x": np.array([[2]])}, step=np.array([[1]])))
@@ -225,6 +227,21 @@ def test_a_folder_that_is_gone_raises_and_says_what_was_lost(folder):
     sink.write(Portion.of(runs, {"x": np.ones((2, 1))}))
     sink.flush()
     assert read_rows("p") == {run.id: [{"step": 7, "x": 1.0}] for run in runs}
+
+
+def test_a_run_that_could_not_be_written_to_its_end_is_let_go(folder):
+    (run,) = _runs(1)
+    gone = weakref.ref(run)
+    sink = TrackioSink("p")
+    sink.open([run])
+    sink.write(Portion.of([run], {"x": np.zeros((1, 7))}))
+    shutil.rmtree(folder)
+    folder.write_text("no folder")
+    with pytest.raises(OSError, match=r"`TrackioLogger` could not write 7 rows"):
+        sink.close([run], "finished")
+    del run
+    gc.collect()
+    assert gone() is None
 
 
 _FILL = """
@@ -274,6 +291,8 @@ def test_options_that_mean_nothing_here_are_refused_at_once():
         TrackioLogger("p", nonsense=1)
     with pytest.raises(TypeError, match="`TrackioLogger` takes the name of a project, and got 3"):
         TrackioLogger(3)
+    with pytest.raises(TypeError, match="`TrackioLogger` takes `config` as a dictionary, and"):
+        TrackioLogger("p", config=3)
 
 
 def test_trackio_that_is_missing_is_named_with_how_to_get_it(monkeypatch):

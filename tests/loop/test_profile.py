@@ -655,6 +655,31 @@ def test_it_works_inside_its_block_only_and_once_at_a_time(tmp_path: Path) -> No
         logger.log(start(), 3)
 
 
+def test_a_trace_that_was_moved_is_not_there(tmp_path: Path) -> None:
+    logger = ProfileLogger(tmp_path / "profile", 1, 2, perfetto=True)
+    run(logger, range(4), range(1, 3))
+    folder = os.path.dirname(str(logger.trace_path))
+    shutil.move(tmp_path / "profile", tmp_path / "elsewhere")
+    assert (logger.trace_path, logger.perfetto_path) == (None, None)
+    with pytest.raises(RuntimeError) as caught:
+        logger.report()
+    assert str(caught.value) == (
+        f"`ProfileLogger.report` reads its trace in {folder}, and it is not there any more. Call "
+        "it before the trace is moved."
+    )
+
+
+def test_a_folder_that_cannot_be_made_is_told_before_the_first_step(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    folder = tmp_path / "file" / "profile"
+    with pytest.raises(NotADirectoryError) as caught, ProfileLogger(folder, 0, 1):
+        pass
+    assert str(caught.value) == (
+        f"`ProfileLogger` takes a folder as `log_dir`, and {folder} is a file, or lies in one. "
+        "Give another one."
+    )
+
+
 def test_a_report_needs_a_trace(tmp_path: Path) -> None:
     logger = ProfileLogger(tmp_path, 1, 2)
     message = (

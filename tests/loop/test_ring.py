@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import os
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from logax import EveryNStep
-from logax.loop import CompositeLogger, NullLogger, RingBufferLogger, _copies
+from logax import EveryNStep, _copies
+from logax.loop import CompositeLogger, NullLogger, RingBufferLogger
 from loops import Particles, advance, held_state, run
 
 
@@ -79,6 +81,25 @@ def test_the_copies_are_one_program_whatever_the_number_of_steps() -> None:
         for step in range(20):
             ring.log(state, step)
     assert _copies._copy._cache_size() == programs
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_what_a_ring_keeps_on_the_device_is_free_as_soon_as_the_ring_is_dropped(
+    inside: bool,
+) -> None:
+    """And not only when Python looks for circles of objects, which may take it long."""
+    gc.collect()
+    gc.disable()
+    try:
+        ring: Any = RingBufferLogger(2)
+        logger: Any = CompositeLogger(ring) if inside else ring
+        run(logger)
+        kept = [weakref.ref(ring), weakref.ref(logger), weakref.ref(ring._entries[0][1].position)]
+        assert all(each() is not None for each in kept)
+        del ring, logger
+        assert [each() for each in kept] == [None] * 3
+    finally:
+        gc.enable()
 
 
 def test_numpy_arrays_are_copied_and_other_things_stay() -> None:

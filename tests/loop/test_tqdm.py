@@ -87,6 +87,25 @@ def test_a_loop_that_breaks_off_leaves_the_values_of_its_last_step() -> None:
     assert text.getvalue().splitlines()[-1].endswith("energy=6]")
 
 
+@pytest.mark.parametrize("initial", [0, 40])
+def test_a_loop_that_ends_before_its_first_step_has_nothing_to_look_at(initial: int) -> None:
+    looks: list[Any] = []
+    bar, text = bar_of(
+        postfix=lambda state: looks.append(state) or {}, initial=initial, num_steps=100
+    )
+    with bar:
+        pass
+    assert looks == []
+    assert set(drawn(text.getvalue())) == {initial}
+
+
+def test_a_bar_without_anything_to_draw_on_is_one_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs without a console have no standard error."""
+    monkeypatch.setattr(sys, "stderr", None)
+    with pytest.warns(UserWarning, match="progress bar cannot be drawn: AttributeError.*'write'"):
+        assert float(run(TqdmLogger(10)).energy) == 10
+
+
 @pytest.mark.usefixtures("_no_pause")
 def test_values_of_an_earlier_step_do_not_stand_next_to_a_later_one() -> None:
     bar, text = bar_of(postfix=lambda state: {"x": state}, num_steps=100)

@@ -273,6 +273,45 @@ print(found.status, found["n"].tolist() == expected.tolist(),
         assert last == "finished True True True"
 
 
+def test_what_the_last_write_cannot_store_is_said_to_be_lost_and_the_file_is_let_go(
+    tmp_path: Path,
+) -> None:
+    code, said, errors = run(
+        BEGIN
+        + """
+def last(do):
+    try:
+        do()
+    except OSError as error:
+        print(error)
+    print(sorted({os.path.splitext(each)[1] for each in os.listdir(folder)} - {".sqlite-wal"}))
+
+sink, run = SaveSink(folder), RunInfo("a", "a")
+sink.open([run])
+sink.write(portion(run, 0, 2))
+sink.flush()
+fill("limit", folder, 2**12)
+try:
+    sink.write(portion(run, 1, 2**16))
+    sink.flush()
+except OSError:
+    pass
+last(sink.end)
+last(lambda: logax.save({"x": np.zeros(2**20)}, folder))
+print(logax.load(folder)["a"]["n"].tolist())
+""",
+        tmp_path,
+    )
+    assert (code, errors) == (0, ""), errors
+    of_logger, left, of_save, left_of_save, kept = said.splitlines()
+    assert "`SaveLogger` could not write to " in of_logger
+    assert of_logger.endswith("The 3 records that were written before are safe; 3 are lost.")
+    assert "`logax.save` could not write to " in of_save
+    assert of_save.endswith("records that were written before are safe; 1048576 are lost.")
+    assert left == left_of_save == "['.sqlite']"
+    assert kept == "[0, 0, 0]"
+
+
 def test_no_room_for_a_new_file_is_told_and_leaves_nothing_behind(tmp_path: Path) -> None:
     code, said, errors = run(
         BEGIN

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import time
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import numpy as np
 import pytest
 
 import logax
+import logax.storage
 from logax.loggers.save import SaveSink
 from logax.loggers.sink import Portion, RunInfo, Stream
 
@@ -516,3 +518,23 @@ def test_a_table_has_nothing_where_a_run_has_no_such_column(tmp_path: Path) -> N
     whole = logax.load(tmp_path).to_pandas()
     for name in ("text", "v", "when"):
         assert whole[name].isna().tolist() == [False, True], name
+
+
+def test_lanes_that_are_too_far_apart_are_told_with_their_key_and_run(
+    tmp_path: Path, sink: SaveSink
+) -> None:
+    (run,) = opened(sink, "a")
+    far = Portion.of([run, run], {"x": np.zeros((2, 1))})
+    sink.write(dataclasses.replace(far, streams=(Stream(run, (0,)), Stream(run, (2**21,)))))
+    sink.flush()
+    said = r"^'x' of run a cannot be read as one array: 2097153 rows would be needed for 2, since"
+    with pytest.raises(logax.RunsError, match=said):
+        logax.load(tmp_path)["a"]["x"]
+
+
+def test_errors_are_shown_by_their_public_names() -> None:
+    errors = [logax.RunsError("why"), logax.storage.StorageError("why")]
+    assert [traceback.format_exception_only(error) for error in errors] == [
+        ["logax.RunsError: why\n"],
+        ["logax.storage.StorageError: why\n"],
+    ]

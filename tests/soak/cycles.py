@@ -27,20 +27,13 @@ from logax.loop import (
     nan_check,
 )
 from logax.storage import HDF5StorageReader, HDF5StorageWriter, Once, WriterGroupConfig
+from soak.counting import counter
 from soak.processes import footprint
 
 Cycle = Callable[[int], None]
 FILES = 20  # that the cycles take in turn
 
-
-def count(x: Any) -> Any:
-    """Logs x, x+1, x+2, x+3, x+4."""
-
-    def step(x: Any, i: Any) -> Any:
-        logax.log({"x": x}, step=i)
-        return x + 1, None
-
-    return jax.lax.scan(step, x, jnp.arange(5))[0]
+count = counter(5)
 
 
 def runs(folder: str) -> Cycle:

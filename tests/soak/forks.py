@@ -14,8 +14,6 @@ import warnings
 from pathlib import Path
 from typing import Any, NoReturn
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 import logax
@@ -29,18 +27,11 @@ from logax.loop import (
     RingBufferLogger,
     TqdmLogger,
 )
+from soak.counting import counter
 
 CHILDREN, STEPS, OWN = 40, 200, 5
 
-
-def count(x: Any) -> Any:
-    """Logs x, x+1, x+2, ..."""
-
-    def step(x: Any, i: Any) -> Any:
-        logax.log({"x": x}, step=i)
-        return x + 1, None
-
-    return jax.lax.scan(step, x, jnp.arange(STEPS))[0]
+count = counter(STEPS)
 
 
 def fork_under_load(folder: str) -> dict[str, Any]:

@@ -4,26 +4,17 @@ from __future__ import annotations
 
 import itertools
 import sys
-from typing import Any, NoReturn
+from typing import NoReturn
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 import logax
 from logax.loggers import SaveLogger
+from soak.counting import counter
 
 STEPS = 500
 
-
-def count(x: Any) -> Any:
-    """Logs x, x+1, x+2, ..."""
-
-    def step(x: Any, i: Any) -> Any:
-        logax.log({"x": x}, step=i)
-        return x + 1, None
-
-    return jax.lax.scan(step, x, jnp.arange(STEPS))[0]
+count = counter(STEPS)
 
 
 def stream(folder: str, way: str, buffer: int) -> NoReturn:

@@ -11,26 +11,18 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import logax
 from logax._delivery.worker import worker
 from logax.loggers import SaveLogger
+from soak.counting import counter
 
 LONG = 250.0  # seconds
 THREADS, ROUNDS, LENGTH = 8, 50, 10
 
-
-def count(x: Any) -> Any:
-    """Logs x, x+1, x+2, ..."""
-
-    def step(x: Any, i: Any) -> Any:
-        logax.log({"x": x}, step=i)
-        return x + 1, None
-
-    return jax.lax.scan(step, x, jnp.arange(LENGTH))[0]
+count = counter(LENGTH)
 
 
 def numbers(thread: int) -> list[float]:

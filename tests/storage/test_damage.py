@@ -12,10 +12,12 @@ from pathlib import Path
 
 import pytest
 
+import logax
 from storage_processes import run
 
 BEGIN = """
-import collections, json, random, resource
+import collections, json, random, resource, zlib
+from logax._resting import dtypes
 from logax.storage import _commits, _layout
 
 ROWS = 400
@@ -353,6 +355,67 @@ def commit_with_fewer_rows_than_it_says(file):
         commit.groups[0].steps = np.arange(3)
     with_commit(file, change)
 
+def once_of_many_rows(file):
+    with_commit(file, lambda commit: setattr(commit.groups[1], "rows", 2**40))
+
+def once_with_rows_in_the_commit(file):
+    def change(commit):
+        own = commit.groups[1]
+        own.steps = np.arange(3)
+        own.columns = [np.repeat(state(0)[name][None], 3, axis=0) for name in "abcd"]
+    with_schema(file, lambda text: text["groups"][1].update(block=10))
+    with_commit(file, change)
+
+def checks_of_rows(file):
+    with_commit(file, lambda commit: setattr(commit.groups[0], "checks", [1, 2, 3, 4]))
+
+def numbers_without_end(file):
+    with_commit(file, lambda commit: setattr(commit.groups[0], "rows", float("inf")))
+
+def huge_scalar(file, shape, **leaf):
+    def change(text):
+        text["groups"][1]["leaves"][1].update(shape=[], **leaf)
+    with_schema(file, change)
+    del file["start/b"]
+    kind = dtypes.kind_named(leaf["dtype"], tuple(leaf["more"]))
+    file.create_dataset("start/b", shape, kind.stored)
+
+def huge_key(file):
+    huge_scalar(file, (2**32,), dtype="key<threefry2x32>", more=[2**32])
+
+def huge_text(file):
+    huge_scalar(file, (400_000_000,), dtype="<U400000000", more=[400_000_000])
+
+def huge_bytes(file):
+    huge_scalar(file, (), dtype="|S800000000", more=[])
+
+def deflated_twice(file):
+    "A chunk of 128 MB, whatever its shape is: deflate makes 128 kB of it, and deflate again 1 kB."
+    block = file["rows/step"].chunks
+    plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    plist.set_chunk(block)
+    plist.set_deflate(9)
+    plist.set_deflate(9)
+    space = h5py.h5s.create_simple((ROWS,), (h5py.h5s.UNLIMITED,))
+    del file["rows/step"]
+    steps = h5py.h5d.create(file["rows"].id, b"step", h5py.h5t.STD_I64LE, space, plist)
+    once = zlib.compressobj(9)
+    packed = b"".join(once.compress(bytes(2**20)) for _ in range(2**7)) + once.flush()
+    for start in range(0, ROWS, *block):
+        steps.write_direct_chunk((start,), zlib.compress(packed, 9))
+
+def fewer_steps_than_rows(file):
+    "In a dataset that cannot grow, whose chunk holds more than its rows."
+    old = file["rows/step"]
+    steps, block = old[...], old.chunks[0]
+    del file["rows/step"]
+    options = {"shuffle": True, "compression": 1, "fletcher32": True, "maxshape": (block,)}
+    short = file.create_dataset("rows/step", (10,), "<i8", chunks=(block,), **options)
+    short[...] = steps[:10]
+
+def newer_by_nobody(file):
+    with_schema(file, lambda text: text.update(layout=99, written_by=[3]))
+
 make(folder / "good.h5", False)
 make(folder / "secret.h5", False)
 secret = os.stat(folder / "secret.h5")
@@ -365,7 +428,9 @@ crafts += [other_outline, outline_without_names, outline_of_another_kind, other_
 crafts += [numbers_for_names, numbers_below_zero, schema_of_numbers, rows_of_another_type]
 crafts += [rows_of_another_shape, rows_that_were_never_written, few_rows, start_that_changed]
 crafts += [commit_with_more_behind, commit_that_keeps_other_groups, commit_with_other_checks]
-crafts += [commit_with_fewer_rows_than_it_says]
+crafts += [commit_with_fewer_rows_than_it_says, once_of_many_rows, once_with_rows_in_the_commit]
+crafts += [checks_of_rows, numbers_without_end, huge_key, huge_text, huge_bytes, deflated_twice]
+crafts += [fewer_steps_than_rows, newer_by_nobody]
 for craft in crafts:
     path = folder / f"{craft.__name__}.h5"
     path.write_bytes((folder / "good.h5").read_bytes())
@@ -373,13 +438,52 @@ for craft in crafts:
         craft(file)
 limit(2**28)
 signal.alarm(60)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 for craft in crafts:
     print(craft.__name__, end=": ")
     print(judged(folder / f"{craft.__name__}.h5"))
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024)
 """
 
 
 def test_files_that_mean_harm_are_told(tmp_path: Path) -> None:
     code, said, errors = run(BEGIN + CRAFTED, tmp_path)
     assert (code, errors) == (0, ""), said.splitlines()[-1:]
-    assert [line for line in said.splitlines() if not line.endswith(": told")] == []
+    *lines, more_memory = said.splitlines()
+    assert [line for line in lines if not line.endswith(": told")] == []
+    assert int(more_memory) < 2**26
+
+
+def test_a_schema_that_is_damaged_is_told_with_the_file_and_who_reads_it(tmp_path: Path) -> None:
+    code, said, errors = run(
+        BEGIN
+        + """
+make(path, False)
+with h5py.File(path, "r+") as file:
+    text = json.loads(bytes(file["logax/schema"][...]))
+    for number, change in enumerate([{"layout": 99}, {"groups": 3}]):
+        del file["logax/schema"]
+        data = np.frombuffer(json.dumps(text | change).encode(), np.uint8)
+        file.create_dataset("logax/schema", data=data, chunks=data.shape, fletcher32=True)
+        file.flush()
+        (folder / f"{number}.h5").write_bytes(path.read_bytes())
+for number in range(2):
+    for act in (HDF5StorageReader, lambda path: written(path, 5, mode="a")):
+        try:
+            act(folder / f"{number}.h5")
+        except StorageError as error:
+            print(error)
+""",
+        tmp_path,
+    )
+    assert (code, errors) == (0, "")
+    why = [
+        "it has layout 99, and this logax reads layout 1. Read it with the logax that wrote it "
+        f"({logax.__version__}), or a newer one.",
+        "its schema is damaged: TypeError.",
+    ]
+    assert said.splitlines() == [
+        f"`HDF5Storage{who}` cannot read {tmp_path / f'{number}.h5'}: {why[number]}"
+        for number in range(2)
+        for who in ("Reader", "Writer")
+    ]

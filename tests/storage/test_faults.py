@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import re
 import signal
@@ -16,7 +18,13 @@ import numpy as np
 import pytest
 
 from gates import pending
-from logax.storage import HDF5StorageReader, HDF5StorageWriter, StorageError, WriterGroupConfig
+from logax.storage import (
+    HDF5StorageReader,
+    HDF5StorageWriter,
+    StorageError,
+    WriterGroupConfig,
+    _claims,
+)
 from storage_processes import row, rows_in, run, start, ways, writer, written
 
 NO_ROOM = {"limit": "File too large", "disk": "No space left on device"}
@@ -126,6 +134,11 @@ with writer(path, 2**13, flush_seconds=60) as logger:
         ("sys.exit(3)", 3, "UserWarning: `HDF5StorageWriter` could not write to "),
         ("raise KeyboardInterrupt", -signal.SIGINT, "UserWarning: `HDF5StorageWriter` could not "),
         ("pass", 1, "StorageError: `HDF5StorageWriter` could not write to "),
+        (
+            'warnings.simplefilter("error"); raise KeyboardInterrupt',
+            -signal.SIGINT,
+            "KeyboardInterrupt\n`HDF5StorageWriter` could not write to ",
+        ),
     ],
 )
 def test_a_full_disk_takes_no_error_and_no_exit_code_from_the_program(
@@ -275,6 +288,34 @@ def test_a_row_whose_computation_fails_is_told_and_those_before_it_are_safe(
     assert rows == "False 0.0 1.0 2.0 3.0 4.0"
 
 
+def test_rows_are_safe_in_time_also_while_the_device_has_others_to_compute(tmp_path: Path) -> None:
+    """Those that wait are one job for the thread, which the last one of them holds up."""
+    first, last = threading.Event(), threading.Event()
+    config = {"rows": WriterGroupConfig(lambda state: state)}
+    path = tmp_path / "run.h5"
+    with HDF5StorageWriter(path, config, np.float32(0), flush_seconds=0.02) as logger:
+        try:
+            logger.log(pending(first), 0)
+            for step in range(1, 6):
+                logger.log(np.float32(step), step)
+            logger.log(pending(last), 6)
+            for step in range(7, 10):
+                logger.log(np.float32(step), step)
+            first.set()
+            with HDF5StorageReader(path) as reader:
+                rows = reader.follow("rows", poll_seconds=0.002, timeout=60)
+                assert [next(rows) for _ in range(6)] == [8, 1, 2, 3, 4, 5]
+                assert not last.is_set()
+                last.set()
+                assert [next(rows) for _ in range(4)] == [8, 7, 8, 9]
+        finally:
+            first.set()
+            last.set()
+    with HDF5StorageReader(path) as reader:
+        assert reader.complete
+        np.testing.assert_array_equal(reader.focus_group("rows").steps, np.arange(10))
+
+
 # Two writers.
 
 
@@ -353,6 +394,98 @@ def test_of_many_writers_that_begin_at_once_one_writes(tmp_path: Path) -> None:
                 child.kill(signal.SIGUSR2)
             assert child.finish()[::2] == (0, "")
         assert rows_in(folder / "run.h5", complete=True) == 30
+
+
+def test_a_file_that_is_replaced_while_a_second_writer_asks_for_it_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the second one has opened has no name any more when the lock on it is free."""
+    path, new = tmp_path / "run.h5", tmp_path / "new.h5"
+    written(path, 5)
+    written(new, 7)
+    monkeypatch.setattr(_claims, "_TRIES", 10**6)  # it asks until it has the lock
+    errors: list[Exception] = []
+
+    def second() -> None:
+        try:
+            written(path, 1, mode="w")
+        except StorageError as error:
+            errors.append(error)
+
+    def opened() -> int:
+        own = [f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd")]
+        return sum(os.path.exists(fd) and os.path.samefile(fd, path) for fd in own)
+
+    thread = threading.Thread(target=second)
+    with open(path, "rb") as first:
+        fcntl.flock(first, fcntl.LOCK_EX)
+        thread.start()
+        while opened() < 2:
+            pass
+        os.replace(new, path)
+    thread.join()
+    assert [str(error).partition(". ")[0] for error in errors] == [
+        f"`HDF5StorageWriter` got {path}, which another writer, or another program, has open"
+    ]
+    assert rows_in(path, complete=True) == 7
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_writer_that_has_lost_its_file_to_another_is_told(tmp_path: Path) -> None:
+    """A lock that changes its kind is let go of for a moment."""
+    path = written(tmp_path / "run.h5", 5)
+    claim = _claims.Claim(str(path))
+    fcntl.flock(claim.fd, fcntl.LOCK_UN)
+    with open(path, "rb") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with pytest.raises(StorageError, match="another writer, or another program, has open"):
+            claim.let_readers_in()
+    claim.let_readers_in()
+    claim.release()
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP])
+def test_a_file_system_without_locks_is_written_to(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_locks(fd: int, kind: int) -> None:
+        raise OSError(number, "no locks")
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    written(tmp_path / "run.h5", 5)
+    written(tmp_path / "run.h5", 5, start=5, mode="a")
+    assert rows_in(tmp_path / "run.h5", complete=True) == 10
+    with HDF5StorageReader(tmp_path / "run.h5") as reader:
+        assert reader._source.is_written()  # nobody can tell that it is not
+
+
+# Power cuts.
+
+
+def test_what_may_be_written_over_is_on_the_disk_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk here holds what it was last told to keep: what a power cut would leave."""
+    disk: dict[int, bytes] = {}
+    path = tmp_path / "run.h5"
+
+    def keep(fd: int) -> None:
+        own = os.fstat(fd)
+        if stat.S_ISREG(own.st_mode):
+            disk[own.st_ino] = os.pread(fd, own.st_size, 0)
+
+    def left() -> list[int]:
+        (tmp_path / "left.h5").write_bytes(disk[path.stat().st_ino])
+        with HDF5StorageReader(tmp_path / "left.h5") as reader:
+            return list(reader.focus_group("rows").steps)
+
+    monkeypatch.setattr(os, "fsync", keep)
+    with writer(path, sync=True, flush_seconds=60):
+        assert left() == []
+    written(path, 10, start=0, mode="a", sync=True, flush_seconds=60)
+    assert left() == list(range(10))
+    with writer(path, mode="a", start_step=4, sync=True, flush_seconds=60):
+        assert left() == [0, 1, 2, 3]
 
 
 # Forks.
@@ -530,6 +663,51 @@ def test_a_second_interrupt_of_the_end_says_what_was_not_written(tmp_path: Path)
     )
 
 
+def test_an_interrupt_of_the_end_after_the_disk_was_full_does_not_hide_that(tmp_path: Path) -> None:
+    code, said, errors = run(
+        """
+        from gates import pending
+
+        gate, told = threading.Event(), threading.Event()
+
+        def tell(*_):
+            if not told.is_set():
+                told.set()
+                raise KeyboardInterrupt
+
+        def interrupt():
+            while logger._run is not None:  # the block is still to be left
+                time.sleep(0.001)
+            while not told.is_set():  # one that comes before the wait begins wakes nobody
+                os.kill(os.getpid(), signal.SIGINT)
+                told.wait(0.1)
+            gate.set()
+
+        signal.signal(signal.SIGINT, tell)
+        x = np.zeros(2**14, np.float32)
+        config = {"rows": WriterGroupConfig(lambda state: state)}
+        try:
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                with HDF5StorageWriter(path, config, x, flush_seconds=60) as logger:
+                    held = x + pending(gate)
+                    fill("limit", folder, 2**12)
+                    logger.log(held, 0)
+                    threading.Thread(target=interrupt).start()
+        except KeyboardInterrupt:
+            print("interrupted")
+        print(*[str(each.message) for each in caught if each.category is UserWarning])
+        os._exit(0)  # JAX 0.8.0 may crash when Python ends after a callback
+        """,
+        tmp_path,
+    )
+    assert (code, errors) == (0, ""), errors
+    interrupted, message = said.splitlines()
+    assert interrupted == "interrupted"
+    assert message.startswith("`HDF5StorageWriter` could not write to ")
+    assert safe_rows(message) == 0
+
+
 # Memory.
 
 
@@ -570,6 +748,22 @@ def test_a_full_queue_leaves_out_rows_where_it_may_and_says_how_many(tmp_path: P
         group = reader.focus_group("rows")
         np.testing.assert_array_equal(group.steps, np.arange(8))
         np.testing.assert_array_equal(group[...][:, 0], [8, 1, 2, 3, 4, 5, 6, 7])
+
+
+def test_rows_that_were_left_out_are_told_beside_what_ends_the_loop(tmp_path: Path) -> None:
+    """Where warnings are errors the first of them ends it, and the number is a note of that."""
+    gate, logger = threading.Event(), gated_writer(tmp_path / "run.h5", when_full="drop")
+    held = jnp.zeros(1000) + pending(gate)
+    with pytest.raises(UserWarning, match="leaves out rows") as caught, logger:  # noqa: PT012
+        try:
+            for step in range(100):
+                logger.log(held, step)
+        finally:
+            gate.set()
+    (note,) = caught.value.__notes__
+    assert note.startswith("`HDF5StorageWriter` left out 1 rows, since its queue of 48000 bytes")
+    with HDF5StorageReader(tmp_path / "run.h5") as reader:
+        np.testing.assert_array_equal(reader.focus_group("rows").steps, np.arange(8))
 
 
 def test_a_full_queue_has_the_loop_wait_and_loses_nothing(tmp_path: Path) -> None:

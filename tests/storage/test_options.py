@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import logax.storage._remaining as remaining_module
 import logax.storage._run as run_module
 from gates import pending
 from logax._bars import Bar
@@ -439,7 +440,7 @@ def test_an_interrupt_of_the_end_costs_no_row_and_a_second_leaves_the_file_whole
             writer.log(x, step)
         bar = Interrupted(gate, times)
         bar.due = 0.0
-        monkeypatch.setattr(run_module, "Bar", lambda *_: bar)
+        monkeypatch.setattr(remaining_module, "Bar", lambda *_: bar)
     with HDF5StorageReader(tmp_path / "a.h5") as reader:
         rows = reader.focus_group("frames")
         lost = 10 - len(rows)
@@ -449,6 +450,46 @@ def test_an_interrupt_of_the_end_costs_no_row_and_a_second_leaves_the_file_whole
         assert (lost, getattr(caught.value, "__notes__", [])) == (0, [])
     else:
         assert f"interrupted at its end, and {lost} rows were not" in caught.value.__notes__[0]
+
+
+@pytest.mark.parametrize("action", ["default", "error"])
+def test_a_bar_that_cannot_be_drawn_at_the_end_costs_no_row(
+    action: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Programs without a console have no standard error."""
+    gate, tried_again = threading.Event(), threading.Event()
+    bars: list[Any] = []
+
+    def bar(*options: Any) -> Bar:
+        bars.append(options)
+        try:
+            return Bar(*options)
+        finally:
+            if len(bars) == 1:
+                threading.Thread(target=lambda: (tried_again.wait(0.3), gate.set())).start()
+            else:
+                tried_again.set()
+
+    def loop() -> None:
+        with HDF5StorageWriter(tmp_path / "a.h5", ONE, jnp.float32(0)) as writer:
+            x = pending(gate)
+            for step in range(14):
+                writer.log(x, step)
+            monkeypatch.setattr(sys, "stderr", None)
+
+    monkeypatch.setattr(run_module, "_PATIENCE", 0.0)
+    monkeypatch.setattr(remaining_module, "Bar", bar)
+    told = "The progress bar cannot be drawn: AttributeError.*'write'"
+    if action == "error":
+        with pytest.raises(UserWarning, match=told):
+            loop()
+    else:
+        with pytest.warns(UserWarning, match=told):
+            loop()
+    assert len(bars) == 1
+    with HDF5StorageReader(tmp_path / "a.h5") as reader:
+        assert reader.complete
+        np.testing.assert_array_equal(reader.focus_group("frames")[...], np.full(14, 8))
 
 
 def test_a_row_that_comes_while_the_block_ends_is_stored_or_refused(tmp_path: Path) -> None:
@@ -519,6 +560,23 @@ def test_a_writer_that_is_forgotten_gives_its_file_free(tmp_path: Path) -> None:
     del kept
     cell()
     np.testing.assert_array_equal(frames(tmp_path / "a.h5")[0], [5])
+
+
+def test_a_writer_that_is_forgotten_where_hdf5_is_locked_ends_all_the_same(tmp_path: Path) -> None:
+    """Python may find out about it anywhere, also where another thread has to wait for this one."""
+    writer = HDF5StorageWriter(tmp_path / "a.h5", ONE, np.float32(0), flush_seconds=60)
+    writer.__enter__()
+    for step in range(100):
+        writer.log(np.float32(step), step)
+    with h5py._objects.phil:
+        del writer
+    ends = [each for each in threading.enumerate() if each.name == f"{run_module.THREAD}-end"]
+    for thread in ends:
+        thread.join(60)
+    assert len(ends) == 1
+    with HDF5StorageReader(tmp_path / "a.h5") as reader:
+        assert reader.complete
+        np.testing.assert_array_equal(reader.focus_group("frames")[...], np.arange(100))
 
 
 def test_a_start_that_never_came_is_told(tmp_path: Path) -> None:

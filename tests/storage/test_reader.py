@@ -21,7 +21,7 @@ from logax.storage import (
     StorageError,
     WriterGroupConfig,
 )
-from storage_processes import row, rows_in, writer, written
+from storage_processes import row, rows_in, run, writer, written
 from trajectories import assert_same
 
 ROWS = 25
@@ -164,6 +164,59 @@ def test_a_part_that_is_not_there_is_named(where: Any, message: str, path: Path)
     assert str(caught.value) == f"`focus` finds no such part: {message}."
 
 
+def test_a_function_that_picks_nothing_is_told_what_to_write(path: Path) -> None:
+    why = (
+        "the function must return a part of what it is given, such as `lambda c: c.frames`, and "
+        "returned 3."
+    )
+    with HDF5StorageReader(path) as reader:
+        with pytest.raises(TypeError) as caught:
+            reader.focus_group(lambda config: 3)
+        assert str(caught.value) == f"`focus_group` finds no group: {why}"
+        with pytest.raises(TypeError) as caught:
+            reader.focus_group("frames").focus(lambda row: 3)
+        assert str(caught.value) == f"`focus` finds no such part: {why}"
+
+
+def test_rows_take_no_more_memory_than_they_have_bytes(tmp_path: Path) -> None:
+    size = 2**16  # numbers in a row, of which there are 64, and then 32 MB
+    written(tmp_path / "run.h5", 64, size)
+    code, said, errors = run(
+        """
+        import resource
+        (size,) = arguments
+        with HDF5StorageReader(path) as reader:
+            group = reader.focus_group("rows")
+            group[:2], group[[1, 0]]
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+            found = group[...]["x"]
+            print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024)
+            for step in range(64):
+                np.testing.assert_array_equal(found[step], large(step, size))
+        """,
+        tmp_path,
+        size,
+    )
+    assert (code, errors) == (0, "")
+    assert int(said) < 1.5 * 64 * size * 8
+
+
+def test_rows_in_and_out_of_order_and_in_the_commit_come_as_they_are_asked_for(
+    tmp_path: Path,
+) -> None:
+    with writer(tmp_path / "run.h5", flush_seconds=0) as logger:
+        for step in (*range(500), *range(700, 1000), *range(500, 700), *range(1000, 1005)):
+            logger.log(row(step), step)
+        with HDF5StorageReader(tmp_path / "run.h5") as reader:
+            group = reader.focus_group("rows")
+            while len(group) < 1005:
+                reader.refresh()
+            stand = reader._source.commit.groups[0]
+            assert 0 < len(stand.steps) < stand.rows  # some stand in the commit
+            for index in (slice(None), slice(None, None, -1), [1004, 3, 4, 1003, 5], slice(2, 999)):
+                np.testing.assert_array_equal(group[index]["x0"], 10.0 * np.arange(1005)[index])
+
+
 def test_what_is_to_be_written_once_may_come_yet(tmp_path: Path) -> None:
     config = {"start": WriterGroupConfig(lambda state: state, Once())}
     with HDF5StorageWriter(tmp_path / "a.h5", config, np.float32(3)) as writer:
@@ -225,7 +278,7 @@ def test_files_that_are_none_are_named(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="takes a path as `path`"):
         HDF5StorageReader(3)  # type: ignore[arg-type]
     (tmp_path / "empty.h5").write_bytes(b"")
-    with pytest.raises(StorageError, match=r"Cannot open .*empty.h5"):
+    with pytest.raises(StorageError, match=r"^`HDF5StorageReader` cannot open .*empty.h5"):
         HDF5StorageReader(tmp_path / "empty.h5")
 
 

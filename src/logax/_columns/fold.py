@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import jax
@@ -128,8 +128,14 @@ def _without_padding(records: Records, share: Share) -> Records:
     )
 
 
-@functools.partial(jax.jit, static_argnums=0)
 def _folded(how: Any, values: Tree, steps: dict[str, Array], count: Array | None) -> Reduced:
+    """The records that are kept, by a program that is compiled once for each reducer."""
+    if isinstance(how, Hashable):
+        return _fold_kept(how, values, steps, count)  # type: ignore[no-any-return]
+    return jax.jit(functools.partial(_fold, how))(values, steps, count)  # type: ignore[no-any-return]
+
+
+def _fold(how: Any, values: Tree, steps: dict[str, Array], count: Array | None) -> Reduced:
     reducer, records = as_reducer(how), Record(values, steps)
     rows = len(jax.tree.leaves(records)[0])
     pieces = math.isqrt(rows)
@@ -158,3 +164,6 @@ def _folded(how: Any, values: Tree, steps: dict[str, Array], count: Array | None
     state, _ = jax.lax.scan(gated(reducer.merge), first, (rest, real[1:, 0]))
     kept, kept_count = reducer.finish(state)
     return kept.value, kept.steps, _at_most_one(count) if kept_count is None else kept_count
+
+
+_fold_kept = jax.jit(_fold, static_argnums=0)

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from logax._columns.records import Records, Share
-from logax._columns.rows import is_key_array, is_tangent, leaf_name
+from logax._columns.rows import called_alike, is_key_array, is_tangent, leaf_name
 from logax._compat import Array
 
 Numbers = np.ndarray[Any, Any]
@@ -71,7 +71,7 @@ def groups_of(columns: Mapping[str, Records]) -> list[Group]:
         for path, leaf in jax.tree_util.tree_leaves_with_path(records.value):
             name = leaf_name(key, path)
             if any(name in other.leaves for other in found.values()):
-                raise ValueError(f"Two leaves of this `logdict` are called {name!r}: rename a key.")
+                raise called_alike(name)
             group.leaves[name] = on_host(leaf)
             group.sites[name] = records.site
     return list(found.values())

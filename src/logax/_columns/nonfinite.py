@@ -49,7 +49,15 @@ def first_nonfinite(columns: Mapping[str, Records]) -> NonFinite | None:
     found = [bad for key, records in columns.items() for bad in _in_key(key, records)]
     shared = [name for x in found[:1] for name in x.steps if all(name in y.steps for y in found)]
     name = "step" if "step" in shared else next(iter(shared), "")
-    return min(found, key=lambda bad: bad.steps.get(name, bad.record), default=None)
+    return min(found, key=lambda bad: _when(bad, name), default=None)
+
+
+def _when(bad: NonFinite, name: str) -> Any:
+    """The least of its steps of a name, where lanes have one each; else which record it is."""
+    if name not in bad.steps:
+        return bad.record
+    step = np.asarray(bad.steps[name])
+    return step[~is_missing(step)].min()
 
 
 def _in_key(key: str, records: Records) -> Iterator[NonFinite]:

@@ -77,6 +77,15 @@ class Records:
         arrays = self.arrays
         return arrays[0].shape[self.axis] if arrays else None
 
+    @property
+    def common(self) -> tuple[Any, ...]:
+        """What keys share whose records belong together: the same arrays of steps and counts.
+
+        As long as these live, it is equal for those keys only.
+        """
+        steps = tuple((name, id(step)) for name, step in self.steps.items())
+        return steps, id(self.count), self.length, self.site
+
     def counted(self) -> Array:
         """How many records there were, with the shape of the lanes."""
         if self.count is not None:

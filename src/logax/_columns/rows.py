@@ -25,6 +25,11 @@ def leaf_name(key: str, path: Any) -> str:
     return f"{key}/{parts}" if path else key
 
 
+def called_alike(name: str) -> ValueError:
+    """The error for two leaves of one flat name."""
+    return ValueError(f"Two leaves of this `logdict` are called {name!r}: rename a key.")
+
+
 def missing_step(dtype: Any) -> Any:
     """What a step column holds for a record that lacks the step.
 

@@ -90,7 +90,7 @@ class Slicer:
     def __getitem__(self, rows: Any) -> logdict:
         if isinstance(rows, str) and "slice" in self._logs._layout.steps:
             raise _clash("slice", rows)
-        if not isinstance(rows, slice):
+        if not (isinstance(rows, slice) and _is_whole(rows)):
             raise TypeError(
                 "`logs.slice` takes a slice of records, as in `logs.slice[10:20]`, and got "
                 f"{rows!r}. For one record write `logs.slice[i:i + 1]`."
@@ -104,6 +104,11 @@ class Slicer:
         return self._logs._like(
             {key: column.window(rows, share) for key, column in records.items()}
         )
+
+
+def _is_whole(rows: slice) -> bool:
+    bounds = (rows.start, rows.stop, rows.step)
+    return all(bound is None or hasattr(bound, "__index__") for bound in bounds)
 
 
 class Method:

@@ -7,13 +7,15 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from logax._command.choice import RUNS_HELP, add_command, add_path, all_of, opened, short_ids
-from logax._command.columns import columns_of
+from logax._command.choice import all_of, opened, short_ids
+from logax._command.columns import Column, columns_of
 from logax._command.errors import CommandError
 from logax._command.ls import facts_of
+from logax._command.options import RUNS_HELP, add_command, add_path
 from logax._command.page import flat, safe, write, write_json
 from logax._command.sides import write_tables
 from logax._command.summary import Summary, summary_of
+from logax._command.wanted import Wanted
 from logax._runs.run import Run
 from logax.loggers._text.cells import as_json
 
@@ -44,8 +46,9 @@ def run(options: Any) -> int:
             f"to compare takes two runs or more, and {' '.join(map(safe, options.names))} means "
             f"one: {safe(chosen[0].name)}. Give another, or a glob of names such as 'lr-*'."
         )
-    found = [_summaries(each, options.keys) for each in chosen]
-    _check_keys(options.keys, found, chosen)
+    wanted = Wanted(columns_of)
+    found = [_summaries(each, options.keys, wanted) for each in chosen]
+    wanted.check()
     keys = list(dict.fromkeys(name for each in found for name in each))
     infos = [flat(each.info) for each in chosen]
     differing, same = _differing(infos)
@@ -62,24 +65,9 @@ def run(options: Any) -> int:
     return 0
 
 
-def _summaries(run: Run, wanted: Sequence[str]) -> dict[str, Summary]:
-    try:
-        logged = columns_of(run, wanted)
-    except CommandError:  # one of several may lack a key
-        logged = [x for name in wanted for x in _some(run, name)]
+def _summaries(run: Run, keys: Sequence[str], wanted: Wanted[Column]) -> dict[str, Summary]:
+    logged = [x for name in keys for x in wanted.of(run, name)] if keys else columns_of(run)
     return {column.name: summary_of(column) for column in logged}
-
-
-def _some(run: Run, name: str) -> list[Any]:
-    try:
-        return columns_of(run, [name])
-    except CommandError:
-        return []
-
-
-def _check_keys(wanted: Sequence[str], found: Sequence[Any], chosen: Sequence[Run]) -> None:
-    if wanted and not any(found):
-        columns_of(chosen[0], wanted)  # raises, and says what there is
 
 
 def _labels(runs: Sequence[Run], short: Mapping[str, str]) -> list[str]:

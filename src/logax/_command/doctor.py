@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 from logax._command.checks import Check, all_checks
-from logax._command.choice import add_command
+from logax._command.options import add_command
 from logax._command.page import safe_lines, write, write_json
 
 _EXAMPLE = """\

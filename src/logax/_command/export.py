@@ -10,14 +10,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from logax._command.arrays import npz_of, parquet_of
-from logax._command.choice import RUNS_HELP, add_command, add_path, opened, several
+from logax._command.choice import opened, several
 from logax._command.columns import keys_of
 from logax._command.errors import CommandError
+from logax._command.options import RUNS_HELP, add_command, add_path
 from logax._command.page import safe, safe_lines
 from logax._command.records import Reader, json_lines
+from logax._command.wanted import Wanted
 from logax._command.wide import csv_of
 from logax._files import replacing
-from logax._logdict import matches
 from logax._runs.run import Run
 from logax.loggers._text.cells import encoded
 
@@ -57,20 +58,17 @@ def run(options: Any) -> int:
     if target is not None:
         check_free(target, options.force)
     found = several(opened(options.path), options.name)
-    _check_keys(found, options.keys)
+    wanted = Wanted(keys_of)
+    for name in options.keys:
+        for each in found:
+            wanted.of(each, name)
+    wanted.check()
     data = _FORMS[options.to](found, options.keys)
     if target is None:
         _print(data)
     else:
         write_whole("logax export", target, data)
     return 0
-
-
-def _check_keys(runs: Sequence[Run], wanted: Sequence[str]) -> None:
-    """Raise if there is a key that no run has. Some runs may lack one."""
-    for name in wanted:
-        if not any(matches(key, [name]) for run in runs for key in run):
-            keys_of(runs[0], [name])  # raises, and says what there is
 
 
 def check_free(path: str, force: bool) -> None:

@@ -9,7 +9,8 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from logax._command.census import Count, counts_of
-from logax._command.choice import STORE, STORE_HELP, add_command, opened, short_ids, whole
+from logax._command.choice import opened, short_ids
+from logax._command.options import STORE, STORE_HELP, add_command, whole
 from logax._command.page import number, safe, table, write_json
 from logax._runs.format import CRASHED, FINISHED, RUNNING
 from logax._runs.run import Run

@@ -9,13 +9,15 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from logax._command.choice import RUNS_HELP, add_command, add_path, opened, several
+from logax._command.choice import opened, several
 from logax._command.columns import Column, columns_of, in_one_row
 from logax._command.errors import CommandError
 from logax._command.export import check_free, write_whole
 from logax._command.lost import Line, said_of_lost
+from logax._command.options import RUNS_HELP, add_command, add_path
 from logax._command.page import safe
 from logax._command.picture import Curves, figure_of
+from logax._command.wanted import Wanted
 from logax._extras import imported
 from logax._runs.run import Run
 
@@ -70,7 +72,7 @@ def run(options: Any) -> int:
     found = _Panels(options)
     for text in dict.fromkeys([options.name, *options.others]):
         found.add(text, several(runs, text))
-    found.check()
+    found.wanted.check()
     panels = found.curves
     if len(panels) > _PANELS:
         raise CommandError(
@@ -109,8 +111,7 @@ class _Panels:
     def __init__(self, options: Any) -> None:
         self.curves: dict[str, list[Curves]] = {}
         self._options = options
-        self._missing: dict[str, CommandError] = {}
-        self._there: set[str] = set()
+        self.wanted = Wanted(columns_of)
 
     def add(self, text: str, runs: Sequence[Run]) -> None:
         """Add the curves of some runs, which are drawn together if they are many."""
@@ -119,7 +120,7 @@ class _Panels:
         axes: dict[str, str] = {}
         for key in options.keys:
             for run in runs:
-                for column in self._columns(run, key):
+                for column in self.wanted.of(run, key):
                     name, lines = _lines_of(column, run, options.x)
                     found.setdefault(column.name, []).extend(lines)
                     axes.setdefault(column.name, name)
@@ -128,21 +129,6 @@ class _Panels:
             many = options.band or (not options.lines and len(lines) > _FEW)
             curves = Curves(label, lines, axes[key], many and len(lines) > 1)
             self.curves.setdefault(key, []).append(curves)
-
-    def check(self) -> None:
-        """Raise if there is a key that no run has. Some runs may lack one."""
-        for key, error in self._missing.items():
-            if key not in self._there:
-                raise error
-
-    def _columns(self, run: Run, key: str) -> list[Column]:
-        try:
-            found = columns_of(run, [key])
-        except CommandError as error:
-            self._missing.setdefault(key, error)
-            return []
-        self._there.add(key)
-        return found
 
 
 def _lines_of(column: Column, run: Run, step: str | None) -> tuple[str, list[Line]]:

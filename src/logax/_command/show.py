@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from logax._command.choice import RUN_HELP, add_command, add_path, one, opened
+from logax._command.choice import one, opened
 from logax._command.columns import Column, Numbers, columns_of, in_one_row
 from logax._command.drawing import curve
 from logax._command.ls import facts_of
+from logax._command.options import RUN_HELP, add_command, add_path
 from logax._command.page import (
     brief,
     columns,

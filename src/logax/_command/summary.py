@@ -9,8 +9,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from logax._command.columns import Column, Numbers
+from logax._command.columns import Column
 from logax._command.page import glyphs, number, safe
+from logax.loggers._console.summary import Spread
+from logax.loggers._console.words import spread
 from logax.loggers._text.cells import cells
 
 _ELEMENTS = 6  # that are shown of an array
@@ -94,7 +96,8 @@ def _last_text(column: Column, last: Any) -> str:
         return ""
     numbers = column.numbers()
     if column.lanes:
-        return "" if numbers is None else _spread(numbers[_rows_of_last(column)])
+        found = None if numbers is None else Spread.of(numbers[_rows_of_last(column)])
+        return spread(found, glyphs())
     if isinstance(last, (bool, int, float)):
         return number(last)
     if isinstance(last, list) and len(column.shape) == 1:
@@ -103,15 +106,6 @@ def _last_text(column: Column, last: Any) -> str:
     if isinstance(last, dict) and last.keys() == {"real", "imag"} and not column.shape:
         return number(complex(last["real"], last["imag"]))
     return safe(column.kind)
-
-
-def _spread(last: Numbers) -> str:
-    finite = last[np.isfinite(last)]
-    if not finite.size:
-        return number(last[0])
-    text = f"{number(finite.mean())} {glyphs().plus_minus} {float(finite.std()):.2g}"
-    gone = last.size - finite.size
-    return text + (f" ({gone} nonfinite)" if gone else "")
 
 
 def _last_steps(column: Column) -> dict[str, Any]:

@@ -9,8 +9,9 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from logax._command.choice import RUN_HELP, add_command, add_path, one, opened, whole
+from logax._command.choice import one, opened
 from logax._command.columns import keys_of
+from logax._command.options import RUN_HELP, add_command, add_path, whole
 from logax._command.page import safe, write
 from logax._command.records import Reader, json_lines, text_lines
 from logax._runs.format import RUNNING

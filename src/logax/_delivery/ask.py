@@ -18,6 +18,7 @@ from jax.interpreters import ad, batching, mlir
 from logax import _compat
 from logax._compat import Array
 from logax._delivery.packets import over_all
+from logax._lane_axes import lane_count, lanes_first
 from logax._log import EFFECTS
 
 Answer = Callable[[tuple[int, ...], Sequence[Any]], Any]
@@ -50,11 +51,9 @@ def _abstract(*_: Any, answer: Any, lanes: tuple[int, ...], over: Any) -> tuple[
 
 
 def _batch(args: Any, dims: Any, *, answer: Any, lanes: Any, over: Any) -> tuple[Array, int]:
-    size = next(x.shape[d] for x, d in zip(args, dims, strict=True) if d is not None)
-    pairs = list(zip(args, dims, strict=True))
-    moved = [x if d is None else jnp.moveaxis(x, d, 0) for x, d in pairs]
     wider = tuple((d is not None, *own) for d, own in zip(dims, over, strict=True))
-    return ask_p.bind(*moved, answer=answer, lanes=(size, *lanes), over=wider), 0
+    lanes = (lane_count(args, dims), *lanes)
+    return ask_p.bind(*lanes_first(args, dims), answer=answer, lanes=lanes, over=wider), 0
 
 
 def _jvp(primals: Any, tangents: Any, **params: Any) -> tuple[Array, Any]:

@@ -8,7 +8,6 @@ out: a program that runs a part again says the same again.
 from __future__ import annotations
 
 import array
-import contextlib
 import itertools
 import math
 import os
@@ -36,6 +35,7 @@ class Call:
         self.thread = threading.current_thread()
         self.running = threading.Event()  # once that thread has handed it to JAX
         self.result: Any = None
+        self.failed = False  # whether the program was seen to
         self.route = route
         self._next: dict[tuple[int, int], Any] = {}
         self._early: list[tuple[Parcel, Places]] = []
@@ -85,8 +85,12 @@ class Call:
         self.running.wait()
         result = self.result
         if result is not None and not result.is_deleted():
-            with contextlib.suppress(RuntimeError):  # it is told to whoever uses the result
+            try:
                 result.block_until_ready()
+            except jax.errors.JaxRuntimeError:  # it is told to whoever uses the result
+                self.failed = True
+            except RuntimeError:  # it was donated meanwhile
+                pass
 
     def settle(self) -> bool:
         """Deliver all that is held: nothing will come before it any more."""
@@ -167,6 +171,11 @@ def started(number: int, result: Tree) -> None:
         call.running.set()
 
 
+def called(number: int) -> Call | None:
+    """The call of a number, unless nothing more will come of it."""
+    return _calls.get(number)
+
+
 def forget(number: int) -> Call | None:
     """Drop a call of which nothing more will come, and give it if there is one."""
     call = _calls.pop(number, None)
@@ -175,10 +184,17 @@ def forget(number: int) -> Call | None:
     return call
 
 
+def abandon(number: int) -> None:
+    """Drop a call whose program failed, and have delivered what it had said by then."""
+    call = forget(number)
+    if call is not None:
+        worker.put(0, _end, call, waits=False)
+
+
 def receive(parcel: Parcel) -> None:
     """Take in a parcel, on whatever thread of XLA's."""
     number = parcel.number()
-    call = _calls.get(number)
+    call = called(number)
     if call is None:  # what a part of a program that runs again says again
         return
     if worker.put(parcel.size(), _take, number, call, parcel):
@@ -232,9 +248,13 @@ class _Dropped:
             yield Parcel(packet, (), ((),) * len(operands), operands, dropped=True)
 
 
+def _end(call: Call) -> None:
+    call.settle()
+
+
 def _settle(before: int) -> None:
     for number, call in list(_calls.items()):
-        if number < before and call.settle():
+        if number < before and (call.settle() or call.failed):
             forget(number)
 
 

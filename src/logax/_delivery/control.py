@@ -42,16 +42,17 @@ def flush(timeout: float | None = None) -> None:
     Raises:
       TimeoutError: They have passed.
       DeliveryError: A callback raised; several together in an `ExceptionGroup`.
+      RuntimeError: It was called in a callback or a sink.
     """
-    if worker.is_current():
+    workers = _workers()
+    if any(each.is_current() for each in workers):
         raise RuntimeError(
-            "`flush` was called in a callback, and waits for that callback. Call it outside."
+            "`flush` was called in a callback or a sink, and waits for that. Call it outside."
         )
     deadline = None
     if timeout is not None:
         deadline = time.monotonic() + in_seconds("flush", "timeout", timeout)
     ended = [await_programs(deadline) for await_programs in _before_flush]
-    workers = (worker, *_others)  # in this order: the others get their jobs from the first
     if not (all(ended) and all(each.drain(deadline) for each in workers)):
         raise TimeoutError(
             f"`flush` waited {timeout} s, and records are still on their way. A program is still "
@@ -65,6 +66,9 @@ def discard() -> int:
 
     A callback that is at work finishes first. Programs that still run go on, and what they say from
     then on is delivered.
+
+    Raises:
+      RuntimeError: It was called in a callback.
     """
     if worker.is_current():
         raise RuntimeError(
@@ -86,7 +90,13 @@ def before_flush(await_programs: Callable[[float | None], bool]) -> None:
 
 def drained_by_flush(other: Worker) -> None:
     """Have every `flush` wait for this worker too, as long as it lives."""
-    _others.add(other)
+    _others.append(weakref.ref(other, _others.remove))
+
+
+def _workers() -> list[Worker]:
+    """All there are, in the order in which they are drained: the others get jobs from the first."""
+    others = [reference() for reference in list(_others)]  # others may come and go meanwhile
+    return [worker, *(other for other in others if other is not None)]
 
 
 def _flush_at_exit() -> None:
@@ -99,6 +109,6 @@ def _flush_at_exit() -> None:
 
 _before_flush: list[Callable[[float | None], bool]] = []
 _discarding = threading.Lock()
-_others: weakref.WeakSet[Worker] = weakref.WeakSet()
+_others: list[weakref.ref[Worker]] = []
 troubles.queue_bytes = worker.limit
 atexit.register(_flush_at_exit)

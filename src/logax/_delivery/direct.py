@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 import jax.numpy as jnp
 
 from logax._compat import Array
-from logax._delivery.calls import forget
+from logax._delivery.calls import called, forget
 from logax._delivery.emit import emit, lanes_of, owned, shard_here
 from logax._delivery.packets import Packet, Parcel, Rows, Site, Stream
 from logax._delivery.places import batch_of
@@ -78,9 +78,11 @@ def send_rows(
 
 def receive_whole(parcel: Parcel) -> None:
     """Take in a parcel that is all there is of its call, on whatever thread of XLA's."""
-    call = forget(parcel.number())
+    number = parcel.number()
+    call = called(number)
     if call is not None:
         deliver_soon(parcel, call.route.deliver)
+        forget(number)  # not before they are queued: a `flush` waits for calls and for the queue
 
 
 def deliver_soon(parcel: Parcel, deliver: Callable[[Batch], None]) -> None:

@@ -25,6 +25,7 @@ from logax import _compat
 from logax._compat import Array
 from logax._delivery.packets import Packet, Parcel
 from logax._delivery.packing import Packing
+from logax._lane_axes import lane_count, lanes_first
 from logax._log import EFFECTS
 
 
@@ -95,11 +96,10 @@ def _emit_abstract(*_: Any, **__: Any) -> tuple[list[Any], Any]:
 
 
 def _emit_batch(args: Any, dims: Any, *, arrival: Arrival) -> tuple[list[Any], list[Any]]:
-    size = next(x.shape[d] for x, d in zip(args, dims, strict=True) if d is not None)
+    size = lane_count(args, dims)
     first = 1 + arrival.packet.common  # there is one call, and one shard, whatever its lanes
-    pairs = list(zip(args, dims, strict=True))
-    common = [x if d is None else _any_of(x, d) for x, d in pairs[:first]]
-    operands = [x if d is None else jnp.moveaxis(x, d, 0) for x, d in pairs[first:]]
+    common = _any_of_each(args[:first], dims[:first])
+    operands = lanes_first(args[first:], dims[first:])
     varies = [False] * (first - 1) + [d is not None for d in dims[first:]]
     flags = tuple((own, *over) for own, over in zip(varies, arrival.batched, strict=True))
     wider = arrival._replace(lanes=(size, *arrival.lanes), batched=flags)
@@ -135,10 +135,9 @@ def _open_batch(args: Any, dims: Any, *, begin: Any) -> tuple[Any, list[Any]]:
 
 
 def _lanes_batch(args: Any, dims: Any) -> tuple[Array, int]:
-    size = next(x.shape[d] for x, d in zip(args, dims, strict=True) if d is not None)
     # An axis of a vmap further out must still show.
-    each = [x if d is None else _any_of(x, d) for x, d in zip(args, dims, strict=True)]
-    return jnp.broadcast_to(lanes_p.bind(*each), (size,)), 0
+    each = _any_of_each(args, dims)
+    return jnp.broadcast_to(lanes_p.bind(*each), (lane_count(args, dims),)), 0
 
 
 def _lanes_jvp(primals: Any, tangents: Any) -> tuple[Array, Any]:
@@ -147,13 +146,17 @@ def _lanes_jvp(primals: Any, tangents: Any) -> tuple[Array, Any]:
 
 
 def _levels_batch(args: Any, dims: Any, *, number: int, varying: int) -> tuple[Array, None]:
-    each = [x if d is None else _any_of(x, d) for x, d in zip(args, dims, strict=True)]
+    each = _any_of_each(args, dims)
     varying |= (dims[0] is not None) << number
     return levels_p.bind(*each, number=number + 1, varying=varying), None
 
 
 def _levels(*_: Any, number: int, varying: int) -> Array:
     return jnp.uint32(varying)
+
+
+def _any_of_each(args: Sequence[Any], dims: Sequence[int | None]) -> list[Array]:
+    return [x if d is None else _any_of(x, d) for x, d in zip(args, dims, strict=True)]
 
 
 def _any_of(x: Array, axis: int) -> Array:

@@ -40,7 +40,10 @@ class record(dict[str, Any]):  # noqa: N801 - a kind of dictionary, as `logdict`
         steps = object.__getattribute__(self, "steps")
         if name in steps:
             return steps[name]
-        raise AttributeError(f"this record has no step {name!r}; there is {list(steps)}")
+        raise AttributeError(
+            f"A `record` has no attribute {name!r}, and this one no step of that name: its steps "
+            f"are {list(steps)}."
+        )
 
     def copy(self) -> record:
         """The same once more, with all that is known of it."""

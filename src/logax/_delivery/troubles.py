@@ -11,7 +11,12 @@ from logax._errors import raise_together, warn_user
 
 
 class DeliveryError(RuntimeError):
-    """A callback raised. What it raised is the `__cause__` of this."""
+    """Something failed where nobody could be told: a callback or a sink raised, say.
+
+    What was raised is the `__cause__` of this.
+    """
+
+    __module__ = "logax"
 
 
 class Troubles:
@@ -25,8 +30,7 @@ class Troubles:
 
     def _reset(self) -> None:
         self._lock = threading.Lock()
-        self._errors: dict[Any, DeliveryError] = {}
-        self._mild: set[Any] = set()
+        self._errors: dict[Any, tuple[DeliveryError, bool]] = {}  # and whether it is raised
         self._more: collections.Counter[Any] = collections.Counter()
         self._dropped: collections.Counter[str] = collections.Counter()
         self._warnings: list[str] = []
@@ -34,12 +38,10 @@ class Troubles:
     def failed(self, who: Any, error: DeliveryError, raises: bool = True, records: int = 1) -> None:
         """Keep the first error of each culprit, to raise or to warn of, and count the others."""
         with self._lock:
-            if not raises:
-                self._mild.add(who)
             if who in self._errors:
                 self._more[who] += records
             else:
-                self._errors[who] = error
+                self._errors[who] = (error, raises)
 
     def warn(self, message: str) -> None:
         """Say this when somebody asks."""
@@ -57,12 +59,12 @@ class Troubles:
             return
         with self._lock:
             culprits = [who] if who is not None else list(self._errors)
-            told = {each: self._told(each) for each in culprits if each in self._errors}
+            told = [self._told(each) for each in culprits if each in self._errors]
             dropped, self._dropped = self._dropped, collections.Counter()
             messages, self._warnings = self._warnings, []
-        errors = [error for each, error in told.items() if each not in self._mild]
-        for each in self._mild & set(told):
-            messages.append(" ".join([str(told[each]), *getattr(told[each], "__notes__", [])]))
+        errors: list[BaseException] = [error for error, raises in told if raises]
+        mild = [error for error, raises in told if not raises]
+        messages += [" ".join([str(error), *getattr(error, "__notes__", [])]) for error in mild]
         if dropped:
             each = ", ".join(f"{number} of {what}" for what, number in dropped.items())
             messages.append(
@@ -71,14 +73,17 @@ class Troubles:
                 '`logax.configure(queue_bytes=..., when_full="block")`.'
             )
         for message in messages:
-            warn_user(message)
-        raise_together("several callbacks raised", errors)
+            try:
+                warn_user(message)
+            except Warning as warning:  # where warnings are errors, the others must not be lost
+                errors.append(warning)
+        raise_together("several things failed in delivery", errors)
 
-    def _told(self, who: Any) -> DeliveryError:
-        error, more = self._errors.pop(who), self._more.pop(who, 0)
+    def _told(self, who: Any) -> tuple[DeliveryError, bool]:
+        (error, raises), more = self._errors.pop(who), self._more.pop(who, 0)
         if more:
             error.add_note(f"It raised for {more} more records after that one.")
-        return error
+        return error, raises
 
 
 troubles = Troubles()

@@ -213,7 +213,7 @@ class Worker:
             _tell(self._run, error)
 
     def _work(self) -> None:
-        usual = sys.getswitchinterval()
+        usual = turn = sys.getswitchinterval()
         while True:
             later = self._due()
             if later is not None:
@@ -222,7 +222,7 @@ class Worker:
                 if not self._jobs:
                     self._idle = True
                     self._changed.notify_all()
-                    if self._short_turns and sys.getswitchinterval() == _TURN:
+                    if self._short_turns and sys.getswitchinterval() == turn:
                         sys.setswitchinterval(usual)  # else somebody else has set it
                     self._changed.wait_for(lambda: self._stops or bool(self._jobs), self._left())
                     self._idle = False
@@ -239,6 +239,7 @@ class Worker:
                     if self._short_turns:
                         usual = sys.getswitchinterval()
                         sys.setswitchinterval(min(usual, _TURN))
+                        turn = sys.getswitchinterval()  # which Python has rounded
                 entry = self._jobs.popleft()
             self._do(*entry)
             del entry

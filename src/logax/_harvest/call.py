@@ -192,7 +192,7 @@ def _numbered(program: Any, ticket: Ticket, leaves: Sequence[Any]) -> Any:
         owner = () if ticket.owner is None else (ticket.owner,)
         result = program(np.uint32(number), *owner, *leaves)
     except BaseException as error:
-        ticket.forget(number)
+        ticket.abandon(number)
         if isinstance(error, jax.errors.JaxRuntimeError) and "KeyboardInterrupt" in str(error):
             # It came while the host took in a record, in the thread that runs the program.
             raise KeyboardInterrupt from error

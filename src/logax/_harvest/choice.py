@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+from logax._checks import as_names, as_text
 from logax._compat import Array
 from logax._entries import Entry, LogSpec
 from logax._logdict import matches
@@ -20,6 +21,12 @@ class Choice:
     argnames: tuple[str, ...] | None = None
     tags: tuple[str, ...] | None = None
     prefix: str = ""
+
+    @staticmethod
+    def of(argnames: Names, tags: Names, prefix: str = "") -> Choice:
+        """The choice that these options make, checked."""
+        names = as_names("argnames", argnames)
+        return Choice(names, as_names("tags", tags), as_text("prefix", prefix))
 
     def split(
         self, spec: LogSpec, operands: Sequence[Any], takes: Callable[[str], bool] = lambda _: True

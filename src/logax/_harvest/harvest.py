@@ -239,7 +239,10 @@ class Frame:
             bind_again(operands, spec)
         else:
             jax.lax.cond(
-                self.valid, lambda own: bind_again(own, spec), lambda _: None, list(operands)
+                self.valid,
+                lambda own: bind_again(own, spec, self.valid),
+                lambda _: None,
+                list(operands),
             )
 
     def record(self, key: str, records: Block | Single) -> None:

@@ -23,6 +23,7 @@ from jax.extend import core as jex
 from jax.interpreters import ad, batching, mlir
 
 from logax._compat import Array
+from logax._lane_axes import lane_count, lanes_first
 
 
 def _any_lane_batch(args: Any, dims: Any) -> tuple[Array, None]:
@@ -30,10 +31,10 @@ def _any_lane_batch(args: Any, dims: Any) -> tuple[Array, None]:
 
 
 def _advance_batch(args: Any, dims: Any) -> tuple[Array, int]:
-    size = next(x.shape[d] for x, d in zip(args, dims, strict=True) if d is not None)
+    size = lane_count(args, dims)
     active, new, old = (
-        jnp.broadcast_to(x, (size, *x.shape)) if d is None else jnp.moveaxis(x, d, 0)
-        for x, d in zip(args, dims, strict=True)
+        jnp.broadcast_to(x, (size, *x.shape)) if d is None else x
+        for x, d in zip(lanes_first(args, dims), dims, strict=True)
     )
     if dims[0] is None:
         return advance_p.bind(args[0], new, old), 0

@@ -14,7 +14,6 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from logax._checks import as_names
 from logax._compat import Array
 from logax._delivery.control import flush
 from logax._delivery.direct import deliver_soon, send
@@ -23,6 +22,7 @@ from logax._delivery.records import record
 from logax._delivery.routes import Batch, Route, Takes
 from logax._delivery.troubles import DeliveryError
 from logax._entries import LogSpec
+from logax._errors import add_note
 from logax._harvest.choice import Choice, Names
 from logax._harvest.findings import Findings
 from logax._log import bound_by
@@ -70,7 +70,7 @@ class live:  # noqa: N801 - used like a function
                 )
         self._targets = callbacks or (print,)
         self._routes: list[Takes] = []
-        self._choice = Choice(as_names("argnames", argnames), as_names("tags", tags))
+        self._choice = Choice.of(argnames, tags)
         self._found = Findings()
         self._context: Any = None
         self._runs = contextlib.ExitStack()
@@ -118,7 +118,7 @@ class live:  # noqa: N801 - used like a function
         try:
             flush()
         except (DeliveryError, ExceptionGroup) as failure:
-            error.add_note(f"Besides, `live` had trouble: {failure}")
+            add_note(error, f"Besides, `live` had trouble: {failure}")
 
     def deliver(self, batch: Batch) -> None:
         """Hand on what is chosen of some records, on the thread of the worker."""
@@ -129,8 +129,8 @@ class live:  # noqa: N801 - used like a function
                 route.deliver(chosen)
 
 
-def _bind(*operands: Array, spec: LogSpec) -> None:
-    send(spec, operands, _take)
+def _bind(*operands: Array, spec: LogSpec, due: Array | None) -> None:
+    send(spec, operands, _take, due)
 
 
 def _take(parcel: Parcel) -> None:

@@ -7,6 +7,7 @@ name that `streaming` gives it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -16,6 +17,8 @@ from logax._harvest.buffer import Buffer
 from logax._harvest.census import Census, Tally
 
 Path = tuple[int, ...]
+
+_MUCH = 4 * 2**20  # bytes
 
 
 class Plan(NamedTuple):
@@ -52,6 +55,20 @@ def plan_of(
         buffers,
         {name: Site(spec, totals.get(spec.entries[0].key)) for name, spec in specs.items()},
     )
+
+
+def fitting(census: Census, size: int) -> int:
+    """How many records wait: as many as were asked for, or fewer where all of them are large.
+
+    Transfers of megabytes gain nothing by being fewer, and what waits takes the device's memory.
+    """
+    smallest = min(map(bytes_of, census.values()), default=0)
+    return max(1, min(size, _MUCH // max(smallest, 1)))
+
+
+def bytes_of(tally: Tally) -> int:
+    """How large the values of a record are."""
+    return sum(math.prod(like.shape) * like.dtype.itemsize for like in tally.leaves)
 
 
 def totals_of(census: Census, specs: Mapping[str, LogSpec], interval: int) -> dict[str, int]:

@@ -32,17 +32,16 @@ def programs_of(fun: Any, key: Hashable, is_tree: bool) -> Programs:
         except TypeError:
             return {}
         kept = _kept[id(anchor)] = (reference, {})
-    return kept[1].setdefault((id(function), key), {})
+    place = (id(function), key)
+    own = kept[1].get(place)
+    if own is None or own[0]() is not function:  # an id is used again once its owner is gone
+        own = kept[1][place] = (_weak(function), {})
+    return own[1]
 
 
 def weakly(fun: Any) -> Callable[[], Any]:
     """A reference to a function that does not keep it alive, where there is such a thing."""
-    if isinstance(fun, types.MethodType):
-        return _weak_method(fun)
-    try:
-        return weakref.ref(fun)
-    except TypeError:
-        return lambda: fun
+    return _weak_method(fun) if isinstance(fun, types.MethodType) else _weak(fun)
 
 
 class _Bounded(Programs):
@@ -52,6 +51,13 @@ class _Bounded(Programs):
         while len(self) >= 256:
             del self[next(iter(self))]
         super().__setitem__(key, value)
+
+
+def _weak(one: Any) -> Callable[[], Any]:
+    try:
+        return weakref.ref(one)
+    except TypeError:
+        return lambda: one
 
 
 def _weak_method(method: types.MethodType) -> Callable[[], Any]:
@@ -71,5 +77,5 @@ def _forget(identity: int) -> Callable[[Any], None]:
     return forget
 
 
-_kept: dict[int, tuple[Any, dict[Any, Programs]]] = {}
+_kept: dict[int, tuple[Any, dict[Any, tuple[Any, Programs]]]] = {}
 _of_trees: dict[Hashable, Programs] = {}

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import numpy as np
 
 from logax._compat import Tree
 from logax._harvest.arguments import Fixed
@@ -32,7 +33,7 @@ class Partly:
         """The result as it was."""
         structure, kept = self.static
         others = iter(self.arrays)
-        fixed = {i: x.value for i, x in kept}
+        fixed = {i: _own(x.value) for i, x in kept}
         every = (fixed[i] if i in fixed else next(others) for i in range(structure.num_leaves))
         return jax.tree.unflatten(structure, every)
 
@@ -42,6 +43,11 @@ class Partly:
     @classmethod
     def tree_unflatten(cls, static: tuple[Any, ...], arrays: Sequence[Any]) -> Partly:
         return cls(list(arrays), static)
+
+
+def _own(leaf: Any) -> Any:
+    """The leaf for one caller, who may write into it."""
+    return leaf.copy() if isinstance(leaf, np.ndarray) else leaf
 
 
 @jax.tree_util.register_pytree_node_class

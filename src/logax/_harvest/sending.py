@@ -32,8 +32,7 @@ def send_logs(
     """Have all records of some keys, whose record axis is the first, leave the program."""
     columns: dict[Any, dict[str, Records]] = {}
     for key, one in logs.items():
-        steps = tuple((name, id(step)) for name, step in one.steps.items())
-        columns.setdefault((steps, id(one.count), one.length, one.site), {})[key] = one
+        columns.setdefault(one.common, {})[key] = one
     place = 0
     parts = []
     for group in columns.values():
@@ -64,7 +63,7 @@ def _part(group: Mapping[str, Records], place: int) -> tuple[LogSpec, Rows]:
 def _sent(traced: Traced, options: Options) -> tuple[Sequence[Array], None]:
     results, logs = collected(traced, options)
     owner = traced.owner
-    if not logs or owner is None:
+    if owner is None or not any(one.length for one in logs.values()):
         traced.notes.add("silent")
         return results, None
     lanes = lanes_of([*traced.args, owner, *_compat.parts(traced.jaxpr)[1]])

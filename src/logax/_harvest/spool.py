@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from logax._checks import as_names, as_text, at_least_one
+from logax._checks import as_names, at_least_one
 from logax._columns.records import Records
 from logax._columns.rows import record_rank
 from logax._compat import Array, Equation, Tree, laid_with
@@ -91,7 +91,7 @@ def spool_options(
 ) -> Options:
     """The options of `spool`, checked."""
     return Options(
-        Choice(as_names("argnames", argnames), as_names("tags", tags), as_text("prefix", prefix)),
+        Choice.of(argnames, tags, prefix),
         bool(keep_logs),
         at_least_one("spool", "interval", 1 if interval is None else interval),
         _frozen_reduce(reduce),
@@ -299,6 +299,7 @@ def _frozen_reduce(reduce: Any) -> tuple[tuple[str, Fixed], ...]:
     if reduce is None:
         return ()
     each = reduce if isinstance(reduce, Mapping) else {"*": reduce}
+    as_names("reduce", each, "`spool`")
     for how in each.values():
         as_reducer(how)
     return tuple((key, Fixed(how)) for key, how in each.items())
@@ -308,6 +309,7 @@ def _frozen_capacity(capacity: Any) -> tuple[tuple[str, int], ...]:
     if capacity is None:
         return ()
     each = capacity if isinstance(capacity, Mapping) else {"*": capacity}
+    as_names("capacity", each, "`spool`")
     return tuple((key, at_least_one("spool", "capacity", number)) for key, number in each.items())
 
 

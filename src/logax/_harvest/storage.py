@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from logax._compat import Array, Tree, laid_as, make_varying
+from logax._errors import add_note
 from logax._harvest.blocks import Block, Column, conformed, numbered, rows_like, value_of
 from logax._harvest.census import Tally
 from logax._reduce import Record, RecordReducer
@@ -137,8 +138,13 @@ class Reduction:
                         f"`start` of {written(self._reducer)!r} must return arrays, and returned "
                         f"{leaf!r}."
                     )
-        state = (jax.tree.map(jnp.asarray, first), jnp.zeros((), jnp.int32))
-        return make_varying(state, self._tally.varying)
+        # The number of records is counted only where it is asked for: a loop carries all of this.
+        seen = None if self._is_certain() and self._interval == 1 else jnp.zeros((), jnp.int32)
+        return make_varying((jax.tree.map(jnp.asarray, first), seen), self._tally.varying)
+
+    def _is_certain(self) -> bool:
+        """Whether it is known that a record goes in."""
+        return self._tally.exact and self._tally.most != 0
 
     @contextlib.contextmanager
     def _named(self) -> Iterator[None]:
@@ -147,7 +153,7 @@ class Reduction:
             yield
         except Exception as error:
             tally = self._tally
-            error.add_note(f"While reducing `{tally.entry.key}`, logged at {tally.sites[0]}.")
+            add_note(error, f"While reducing `{tally.entry.key}`, logged at {tally.sites[0]}.")
             raise
 
     def append(self, state: Tree, block: Block) -> Tree:
@@ -168,6 +174,8 @@ class Reduction:
             due = on_time if due is None else due & on_time
         if due is not None:
             new = jax.tree.map(lambda n, o: jnp.where(due, n, o), new, folded)
+        if seen is None:
+            return new, None
         more = 1 if record.valid is None else record.valid.astype(jnp.int32)
         return new, seen + more
 
@@ -175,9 +183,8 @@ class Reduction:
         folded, seen = state
         with self._named():
             record, count = self._reducer.finish(folded)
-        certain = self._tally.exact and self._tally.most != 0 and jax.tree.leaves(record.value)
-        if count is None and not certain:
-            count = jnp.minimum(seen, 1)
+        if count is None and not (self._is_certain() and jax.tree.leaves(record.value)):
+            count = jnp.ones((), jnp.int32) if seen is None else jnp.minimum(seen, 1)
         return Column(record.value, record.steps, count)
 
 

@@ -33,7 +33,15 @@ from logax._harvest.choice import Choice, Part, leave
 from logax._harvest.findings import Findings
 from logax._harvest.harvest import Frame, Harvest
 from logax._harvest.lanes import any_lane_p
-from logax._harvest.planning import Plan, bound_of, counters_of, plan_of, totals_of
+from logax._harvest.planning import (
+    Plan,
+    bound_of,
+    bytes_of,
+    counters_of,
+    fitting,
+    plan_of,
+    totals_of,
+)
 
 PLACE = "\0place"  # as no step is called
 
@@ -83,6 +91,7 @@ class Tap(Harvest):
         self._specs: dict[str, LogSpec] = {}
         self._apart = False  # whether each key of a log is a record by itself
         self._counters: dict[str, str] = {}  # of each site, where records are thinned
+        self._size = options.buffer  # how many records wait
         self._plan = Plan({}, (), {}, {})
 
     # What there is.
@@ -113,7 +122,7 @@ class Tap(Harvest):
             yield self._names.setdefault(site, f"{len(self._names)}: {part.as_spec()}"), part
 
     def _check_size(self, spec: LogSpec, tally: Tally) -> None:
-        size = sum(math.prod(like.shape) * like.dtype.itemsize for like in tally.leaves)
+        size = bytes_of(tally)
         if size > worker.limit:
             raise ValueError(
                 f"A record of {', '.join(f'`{e.key}`' for e in spec.entries)}, logged at "
@@ -127,7 +136,8 @@ class Tap(Harvest):
         if self.options.interval > 1:
             census = self._counted(census, jaxpr)
         totals = self._totals(census, jaxpr)
-        self._plan = plan_of(census, self._specs, totals, self.options.buffer)
+        self._size = fitting(census, self.options.buffer)
+        self._plan = plan_of(census, self._specs, totals, self._size)
         return census
 
     def _counted(self, census: Census, jaxpr: Jaxpr) -> Census:
@@ -181,7 +191,7 @@ class Tap(Harvest):
         bound = bound_of(census)
         if bound is None:
             return True
-        return frame.emits and not again and bound >= self.options.buffer
+        return frame.emits and not again and bound >= self._size
 
     def through_branches(self, frame: Frame, census: Census) -> tuple[dict[str, Tree], bool]:
         """Branches emit what is too much to be returned, and what shards emit by themselves."""
@@ -192,7 +202,7 @@ class Tap(Harvest):
 
     def cut(self, frame: Frame, census: Census, length: int) -> int:
         """As many iterations as fill the buffer, and rather a few less if that leaves no rest."""
-        bound, size = bound_of(census), self.options.buffer
+        bound, size = bound_of(census), self._size
         if bound is None:
             return 1
         if not frame.emits or length * bound <= size:
@@ -205,7 +215,7 @@ class Tap(Harvest):
     def waits(self, census: Census) -> bool:
         """Where the buffer has room for an iteration; shards inside have buffers of their own."""
         bound = bound_of(_outside_of_shards(census))
-        return bool(self._plan.buffers) and bound is not None and 0 < bound <= self.options.buffer
+        return bool(self._plan.buffers) and bound is not None and 0 < bound <= self._size
 
     def lacks_room(self, frame: Frame, states: dict[str, Tree], census: Census) -> Array:
         """Whether the records of one iteration might not fit."""
@@ -216,7 +226,7 @@ class Tap(Harvest):
     def took(self, frame: Frame) -> None:
         """Let go of what is enough for an emission."""
         rows = sum(math.prod(r.leading()) for parts in frame.blocks.values() for r in parts)
-        if rows >= self.options.buffer:
+        if rows >= self._size:
             self.settle(frame)
 
     def settle(self, frame: Frame, *, has_room: bool = False) -> None:
@@ -230,7 +240,7 @@ class Tap(Harvest):
         key = f"buffer{frame.shards}"
         if key not in frame.states:
             self._emit(frame, self._all_rows(blocks))
-        elif sum(block.rows() for block in blocks.values()) > self.options.buffer:
+        elif sum(block.rows() for block in blocks.values()) > self._size:
             self.empty_buffer(frame)
             self._emit(frame, self._all_rows(blocks))
         else:

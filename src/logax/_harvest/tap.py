@@ -9,9 +9,9 @@ from typing import Any
 import jax.numpy as jnp
 
 from logax import _compat
-from logax._checks import as_names, as_text, at_least_one, one_of
+from logax._checks import at_least_one, one_of
 from logax._compat import Array, Tree
-from logax._delivery.calls import begin, begin_inside, forget, started
+from logax._delivery.calls import abandon, begin, begin_inside, forget, started
 from logax._delivery.emit import lanes_of, opened, owned, shard_here
 from logax._delivery.records import record
 from logax._delivery.routes import Route, Takes
@@ -55,6 +55,7 @@ def tap(
       keep_logs: Leave the logs that are taken to an outer harvest as well. Logs that are not
         taken always are.
       buffer: How many records wait on the device and leave together. More are cheaper, and later.
+        Fewer wait where each is so large that they would be more than 4 MiB.
       lanes: Under `vmap`, "split": a record for each lane; or "batch": one for all lanes, with
         these in front of every value.
       on_error: What the callback raises comes out of `flush` and of the next call; with "warn" it
@@ -89,7 +90,7 @@ def tap_options(
 ) -> Options:
     """The options of `tap`, checked."""
     return Options(
-        Choice(as_names("argnames", argnames), as_names("tags", tags), as_text("prefix", prefix)),
+        Choice.of(argnames, tags, prefix),
         bool(keep_logs),
         at_least_one("tap", "interval", 1 if interval is None else interval),
         at_least_one("tap", "buffer", buffer),
@@ -123,6 +124,10 @@ class Ticket:
     def forget(self, number: int) -> None:
         """There will be no records of this call."""
         forget(number)
+
+    def abandon(self, number: int) -> None:
+        """The program of this call failed: there will be no more records of it."""
+        abandon(number)
 
 
 def _tapped(traced: Traced, options: Options) -> tuple[list[Array], None]:

@@ -65,6 +65,9 @@ class Ticket(Protocol):
     def forget(self, number: int) -> None:
         """There will be no records of this call."""
 
+    def abandon(self, number: int) -> None:
+        """The program of this call failed: there will be no more records of it."""
+
 
 class Harvester(NamedTuple):
     """What a harvest does with a traced function.

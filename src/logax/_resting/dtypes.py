@@ -48,12 +48,12 @@ _KEY = re.compile(r"key<([\w.-]{1,64})>")
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """A type of numbers, and the type and the axes under which HDF5 holds them.
+    """A type of numbers, and the type and the axes under which a file holds them.
 
     Attributes:
       name: Of the true type, as it stands in the file.
       true: The type in NumPy; of PRNG keys, that of their numbers.
-      stored: The type in HDF5.
+      stored: The type in the file.
       more: The axes that the stored array has in addition, at its end.
     """
 
@@ -68,7 +68,7 @@ class Kind:
         return self.name.startswith("key<")
 
     def to_stored(self, x: np.ndarray[Any, Any], shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
-        """An array of the true type as HDF5 holds it; no bit changes."""
+        """An array of the true type as a file holds it; no bit changes."""
         if self.true == self.stored:
             return x.reshape(shape)
         return np.ascontiguousarray(x).view(self.stored).reshape(shape)

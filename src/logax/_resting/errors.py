@@ -8,3 +8,5 @@ class StorageError(RuntimeError):
 
     What the disk or HDF5 said is its `__cause__`.
     """
+
+    __module__ = "logax.storage"

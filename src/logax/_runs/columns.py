@@ -122,17 +122,18 @@ def _sort(dtype: np.dtype[Any]) -> Any:
     return next((sort for sort in _SORTS if jnp.issubdtype(dtype, sort)), None)
 
 
-def joined(pieces: Sequence[Piece], share: dict[Any, Any], first: int = 0) -> Column:
+def joined(pieces: Sequence[Piece], share: dict[Any, Any], of: str, first: int = 0) -> Column:
     """All records of pieces that are alike, of one key.
 
     Args:
       pieces: In order.
       share: What pieces of the same portions have in common is made once.
+      of: Whose they are, for errors.
       first: How many cells there are along the first axis, at least.
     """
     origin = (*(piece.origin for piece in pieces), first)
     if origin not in share:
-        frame = _Frame(pieces, first)
+        frame = _Frame(pieces, first, of)
         share[origin] = frame, frame.steps(pieces)
     frame, steps = share[origin]
     types = list(pieces[0].key.leaves)
@@ -155,7 +156,8 @@ Given = tuple[Leaf, Bytes, bool] | None  # a type, bytes, and whether these are 
 class _Frame:
     """Where the records of each piece go."""
 
-    def __init__(self, pieces: Sequence[Piece], first: int) -> None:
+    def __init__(self, pieces: Sequence[Piece], first: int, of: str) -> None:
+        self._what = f"{pieces[0].key.name!r} of {of}"
         sets = dict.fromkeys(piece.cells for piece in pieces)
         cells = {cell for own in sets for cell in own}
         rank = len(pieces[0].cells[0])
@@ -172,12 +174,11 @@ class _Frame:
         self._check(counts.size * self.length, int(counts.sum()))
         self._is_full = bool((counts == self.length).all())
 
-    @staticmethod
-    def _check(rows: int, real: int) -> None:
+    def _check(self, rows: int, real: int) -> None:
         if rows > max(_MANY, _DENSE * real):
             raise RunsError(
-                f"{rows} rows would be needed for {real}, since the lanes of a run differ that much"
-                " in their indices or their number of records. Nothing can be read as one array."
+                f"{self._what} cannot be read as one array: {rows} rows would be needed for {real},"
+                " since lanes differ that much in their indices or their number of records."
             )
 
     @staticmethod
@@ -212,7 +213,7 @@ class _Frame:
         rows = (self.counts.size, self.length)
         shape = (*rows, *leaf.shape, *(leaf.kind.more if leaf.kind.is_key else ()))
         if math.prod(n or 1 for n in shape) > 2**56:  # of nothing at all, but NumPy refuses it
-            raise RunsError(f"An array of shape {shape} cannot be.")
+            raise RunsError(f"{self._what} would be an array of shape {shape}, which cannot be.")
         if not self.counts.ndim and all(each is not None and _is(each[0], leaf) for each in given):
             data = bytearray().join([each[1] for each in given if each is not None])
             return leaf.numbers(data, (self.length,))

@@ -8,3 +8,5 @@ class RunsError(ValueError):
 
     What SQLite or the system said is its `__cause__`.
     """
+
+    __module__ = "logax"

@@ -26,21 +26,26 @@ if TYPE_CHECKING:
 
 
 class RunsFile:
-    """A new file in a folder, which is made if it is not there."""
+    """A new file in a folder, which is made if it is not there.
 
-    def __init__(self, folder: str) -> None:
+    Args:
+      name: Who writes, as users know it.
+      folder: Where to.
+    """
+
+    def __init__(self, name: str, folder: str) -> None:
         self.process = os.getpid()
         os.makedirs(folder, exist_ok=True)
         stamp = time.strftime("%Y%m%d-%H%M%S")
-        name = f"{stamp}-{self.process}-{secrets.token_hex(6)}{SUFFIX}"
-        self.path = os.path.join(os.path.abspath(folder), name)
+        own = f"{stamp}-{self.process}-{secrets.token_hex(6)}{SUFFIX}"
+        self.path = os.path.join(os.path.abspath(folder), own)
         self._lock = Lock(self.path)
         try:
             self._connection = make(self.path)
         except sqlite3.Error as error:
             self._lock.release()
             raise OSError(
-                f"`SaveLogger` could not make a file in {folder}: {error}. Nothing was written; "
+                f"`{name}` could not make a file in {folder}: {error}. Nothing was written; "
                 "it tries again with what comes next."
             ) from error
         except BaseException:
@@ -53,7 +58,7 @@ class RunsFile:
         self._texts: Numbers[bytes] = Numbers()
         self._family_numbers = itertools.count(1)
         numbers = (self._runs, self._families, self._layouts, self._texts)
-        self.journal = Journal(self._connection, self.path, numbers)
+        self.journal = Journal(name, self._connection, self.path, numbers)
         _written.add(self)
 
     def add_run(self, run: RunInfo, opened: float, guest: bool = False) -> int:

@@ -63,12 +63,23 @@ class Numbers(Generic[K]):
 
 
 class Journal:
-    """Entries that are done, and not safe yet."""
+    """Entries that are done, and not safe yet.
+
+    Args:
+      name: Who writes, as users know it.
+      connection: To the file.
+      path: The file.
+      numbers: The rows that others refer to.
+    """
 
     def __init__(
-        self, connection: sqlite3.Connection, path: str, numbers: tuple[Numbers[Any], ...]
+        self,
+        name: str,
+        connection: sqlite3.Connection,
+        path: str,
+        numbers: tuple[Numbers[Any], ...],
     ) -> None:
-        self._connection, self._path, self._numbers = connection, path, numbers
+        self._name, self._connection, self._path, self._numbers = name, connection, path, numbers
         self._entries: list[Entry] = []
         self._done = 0  # of them, in this transaction
         self._size = 0
@@ -86,9 +97,13 @@ class Journal:
         self._size += entry.size
         self._try(self._do if self._size < _ENOUGH else self._commit)
 
-    def commit(self) -> None:
-        """Make all of it safe."""
-        self._try(self._commit)
+    def commit(self, is_last: bool = False) -> None:
+        """Make all of it safe.
+
+        Args:
+          is_last: Whether there will be no other chance: what cannot be written now is lost.
+        """
+        self._try(self._commit, is_last=is_last)
 
     def _do(self) -> None:
         if not self._connection.in_transaction:
@@ -109,12 +124,12 @@ class Journal:
         for numbers in self._numbers:
             numbers.commit()
 
-    def _try(self, action: Callable[[], None], refused: int = 0) -> None:
+    def _try(self, action: Callable[[], None], refused: int = 0, is_last: bool = False) -> None:
         try:
             action()
         except sqlite3.OperationalError as error:
             self._undo()
-            raise self._explained(error, refused) from error
+            raise self._explained(error, refused, is_last) from error
         except BaseException:
             # An entry that cannot be stored, whatever the disk: it alone is left out.
             if self._done < len(self._entries):
@@ -129,14 +144,15 @@ class Journal:
         for numbers in self._numbers:
             numbers.undo()
 
-    def _explained(self, error: sqlite3.Error, refused: int) -> OSError:
+    def _explained(self, error: sqlite3.Error, refused: int, is_last: bool) -> OSError:
         waiting = sum(entry.records for entry in self._entries)
+        fate = "wait in memory and are written with the next ones, when the disk takes them"
+        fate = "are lost" if is_last else fate
         lost = f" {refused} records found no room in memory, and are lost." if refused else ""
         return OSError(
             _code(error),
-            f"`SaveLogger` could not write to {self._path}: {error}. The {self.safe} records that "
-            f"were written before are safe; {waiting} wait in memory and are written with the next "
-            f"ones, when the disk takes them.{lost}",
+            f"`{self._name}` could not write to {self._path}: {error}. The {self.safe} records "
+            f"that were written before are safe; {waiting} {fate}.{lost}",
         )
 
 

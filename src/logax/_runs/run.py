@@ -168,7 +168,7 @@ class Run(Mapping[str, Any]):
         for key in keys or found:
             groups = alike(found[key]) if key in found else self._missing(key)
             if len(groups) == 1:
-                columns[key] = joined(groups[0], share)
+                columns[key] = self._joined(groups[0], share)
             elif keys:
                 raise changed(key, groups)
             else:
@@ -177,7 +177,7 @@ class Run(Mapping[str, Any]):
 
     def parts(self, key: str) -> list[Logs]:
         """The records of a key whose shape or structure has changed, as one logdict for each."""
-        return [as_logdict({key: joined(group, {})}) for group in self._groups(key)]
+        return [as_logdict({key: self._joined(group, {})}) for group in self._groups(key)]
 
     def to_pandas(self, key: str | None = None) -> Any:
         """A `pandas.DataFrame` of one key or of all: see `logdict.to_pandas`."""
@@ -191,7 +191,10 @@ class Run(Mapping[str, Any]):
         groups = self._groups(key)
         if len(groups) > 1:
             raise changed(key, groups)
-        return joined(groups[0], {})
+        return self._joined(groups[0], {})
+
+    def _joined(self, pieces: Sequence[Piece], share: dict[Any, Any]) -> Column:
+        return joined(pieces, share, f"run {self.id}")
 
     def _groups(self, key: str) -> list[list[Piece]]:
         """The records of a key, those together that can be one array."""

@@ -18,6 +18,7 @@ from logax._runs.frames import table_of
 from logax._runs.logs import cell_of, changed
 from logax._runs.pieces import Cell, Piece, pieces_of
 from logax._runs.run import Run, name_of
+from logax._runs.search import one_run
 from logax._runs.source import Member, Part, Source
 
 _NONE: list[Part] = []
@@ -83,7 +84,7 @@ class Runs(Mapping[str, Run]):
                 f"{problem} If the runs differ, write `runs[id][{name!r}]` for each; if it changed "
                 f"within a run, `runs[id].parts({name!r})`."
             )
-        return joined(groups[0], {}, len(parts)).value
+        return joined(groups[0], {}, "all runs", len(parts)).value
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._parts())
@@ -118,21 +119,7 @@ class Runs(Mapping[str, Run]):
         Raises:
           ValueError: There is none, or more than one. The message lists what there is.
         """
-        names = {identity: name_of(parts) for identity, parts in self._parts().items()}
-        found = [text] if text in names else [each for each in names if names[each] == text]
-        found = found or [each for each in names if text and each.startswith(text)]
-        if not found and text == "last":
-            found = self._newest(names)
-        if len(found) == 1:
-            return Run(self, found[0])
-        what = f"{len(found)} runs" if found else "no run"
-        rows = [f"  {tables.short(each)}  {tables.short(names[each])}" for each in found or names]
-        there = "\n".join(rows[:20] + ["  ..."] * (len(rows) > 20))
-        raise ValueError(
-            f"{tables.short(text)!r} means {what} in {self._shown}. Give an id, the beginning of "
-            "one, or a name that only one has, or `last` for the newest, of:\n"
-            f"{there or '  (there are none)'}"
-        )
+        return Run(self, one_run(text, self.names(), self._shown))
 
     def to_pandas(self, key: str | None = None) -> Any:
         """A `pandas.DataFrame` of one key or of all, of all runs: one below the other.
@@ -151,11 +138,6 @@ class Runs(Mapping[str, Run]):
             self._missing(key, self._parts())
         return table_of({run: run.to_pandas(key) for run in runs})
 
-    def _newest(self, names: Mapping[str, str]) -> list[str]:
-        if not names:
-            raise ValueError(f"there are no runs in {self._shown} yet, so none is the last.")
-        return list(names)[-1:]
-
     def __repr__(self) -> str:
         runs = list(self.values())
         rows = [tables.row(runs[at]) for at in tables.shown(len(runs))]
@@ -167,7 +149,11 @@ class Runs(Mapping[str, Run]):
     def __hash__(self) -> int:
         return hash(self.path)
 
-    # For its runs.
+    # For its runs, and for who resumes one.
+
+    def names(self) -> dict[str, str]:
+        """By id the name of each run."""
+        return {identity: name_of(parts) for identity, parts in self._parts().items()}
 
     def source(self, part: Part) -> Source:
         """The file of a part."""

@@ -69,7 +69,7 @@ def save(
         streams = tuple(Stream(runs[0], lane) for lane in np.ndindex(shape))
     else:
         streams = tuple(Stream(run) for run in runs)
-    writer = Writer(folder)
+    writer = Writer("logax.save", folder)
     try:
         writer.open(runs)
         for portion in _portions(columns, streams, shape):
@@ -98,9 +98,7 @@ def _portions(
     """The records of keys that have their steps, count and sites in common, together."""
     groups: dict[Any, dict[str, Records]] = {}
     for key, x in columns.items():
-        steps = tuple((name, id(step)) for name, step in x.steps.items())
-        same = (steps, id(x.count) if x.count is not None else None, x.site, x.length, x.lanes)
-        groups.setdefault(same, {})[key] = x
+        groups.setdefault((x.common, x.lanes), {})[key] = x
     for group in groups.values():
         yield _portion(group, streams, lanes)
 

@@ -24,10 +24,14 @@ class Writer:
     """Writes runs to a new file in a folder, in the order of calls. Not for several threads.
 
     Its methods raise an OSError where the disk refuses.
+
+    Args:
+      name: Who writes, as users know it.
+      folder: Where to.
     """
 
-    def __init__(self, folder: str) -> None:
-        self._folder = folder
+    def __init__(self, name: str, folder: str) -> None:
+        self._name, self._folder = name, folder
         self._file: RunsFile | None = None
         self._running: dict[RunInfo, None] = {}
         self._layouts = Layouts()
@@ -60,27 +64,31 @@ class Writer:
 
     def flush(self) -> None:
         """Make all of it safe."""
+        self._commit(is_last=False)
+
+    def end(self) -> None:
+        """Leave a file that is whole, and nothing beside it, whatever the disk refuses."""
+        try:
+            self._commit(is_last=True)
+        finally:
+            if self._file is not None and not self._is_of_parent():
+                file, self._file = self._file, None
+                file.end()
+
+    def _commit(self, is_last: bool) -> None:
         file = self._file
         if file is None or self._is_of_parent():
             return
-        file.journal.commit()
+        file.journal.commit(is_last)
         if not file.is_there():
             self._replace(file)
-
-    def end(self) -> None:
-        """Leave a file that is whole, and nothing beside it."""
-        if self._file is None or self._is_of_parent():
-            return
-        self.flush()
-        file, self._file = self._file, None
-        file.end()
 
     def _own(self) -> RunsFile:
         """The file of this process."""
         if self._is_of_parent():
             self._abandon()
         if self._file is None:
-            self._file = RunsFile(self._folder)
+            self._file = RunsFile(self._name, self._folder)
             self._add_runs(self._file, self._running)
         return self._file
 
@@ -104,6 +112,6 @@ class Writer:
         file = self._own()
         file.journal.commit()
         raise FileNotFoundError(
-            f"`SaveLogger` wrote to {lost.path}, which somebody has removed. The "
+            f"`{self._name}` wrote to {lost.path}, which somebody has removed. The "
             f"{lost.journal.safe} records in it are lost; what comes now goes to {file.path}."
         )

@@ -98,6 +98,18 @@ def _ragged(logger: Any) -> dict[str, Seen]:
     return {f"seed-{i}": Seen(own) for i, own in enumerate(columns)}
 
 
+def _ragged_turns(logger: Any) -> dict[str, Seen]:
+    def train(key: Any, n: Any) -> Any:
+        return logger.tap(programs.halves_to, logger.init(key, name="seed"), buffer=8)(n)
+
+    numbers = [3, 1]
+    jax.vmap(train)(jax.random.split(jax.random.key(_KEY), 2), jnp.array(numbers))
+    return {
+        f"seed-{i}": Seen({"x": [(step, step / 2) for step in range(2 * n)]})
+        for i, n in enumerate(numbers)
+    }
+
+
 def _branches(logger: Any) -> dict[str, Seen]:
     with logger.run(name="one") as state:
         logger.tap(programs.even_and_odd, state, buffer=4)()
@@ -259,6 +271,7 @@ CASES: tuple[Case, ...] = (
     Case("pytrees", _pytrees),
     Case("vectors", _vectors),
     Case("lanes of different lengths", _ragged),
+    Case("lanes of different lengths, in turns", _ragged_turns),
     Case("branches", _branches),
     Case("late keys", _late_keys),
     Case("not finite", _not_finite),

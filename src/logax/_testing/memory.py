@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import jax
 import numpy as np
 
-from logax._logdict import leaf_name
 from logax.loggers._shell.logger import Logger
-from logax.loggers.sink import Portion, RunInfo, RunRecord, Sink
+from logax.loggers.sink import Portion, RunInfo, RunRecord, Sink, flat
 
 
 class MemoryRun:
@@ -80,15 +78,6 @@ class _Memory(Sink):
     def close(self, runs: Sequence[RunInfo], status: str) -> None:
         for run in runs:
             self.runs[run].status = status
-
-
-def flat(values: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """Every array by its flat name."""
-    return [
-        (leaf_name(key, path), leaf)
-        for key, value in values.items()
-        for path, leaf in jax.tree_util.tree_leaves_with_path(value)
-    ]
 
 
 def x_of(steps: Mapping[str, Any], count: int) -> Any:

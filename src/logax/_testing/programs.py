@@ -57,6 +57,17 @@ def count_to(n: Any) -> Any:
     return jax.lax.while_loop(lambda i: i < n, body, 0)
 
 
+def halves_to(n: Any) -> Any:
+    """One key at two places of a loop, as often as the argument says."""
+
+    def body(i: Any) -> Any:
+        log({"x": i / 1}, step=2 * i)
+        log({"x": i + 0.5}, step=2 * i + 1)
+        return i + 1
+
+    return jax.lax.while_loop(lambda i: i < n, body, 0)
+
+
 def even_and_odd() -> Any:
     """Branches that log differently."""
 

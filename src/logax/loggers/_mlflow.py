@@ -108,12 +108,19 @@ def check_reachable(uri: str) -> None:
 
 @contextlib.contextmanager
 def telling_loss(errors: type[Exception], what: str) -> Iterator[None]:
-    """Have an error say what could not be done."""
+    """Have an error say what could not be done.
+
+    Raises:
+      ConnectionError: Nobody answers.
+      RuntimeError: MLflow does, and refuses.
+    """
     try:
         yield
     except (ConnectionError, errors) as error:
-        kind = ConnectionError if isinstance(error, ConnectionError) else RuntimeError
-        raise kind(f"`{NAME}` could not {what} to MLflow: {described(error)}") from error
+        # What MLflow raises where nobody answers is the same type, raised while it had the other.
+        is_gone = isinstance(error, ConnectionError) or isinstance(error.__context__, OSError)
+        kind = ConnectionError if is_gone else RuntimeError
+        raise kind(f"`{NAME}` could not {what}: {described(error)}") from error
 
 
 @contextlib.contextmanager

@@ -1,35 +1,16 @@
-"""Which of the runs of a file is meant, and what it is called."""
+"""Which of the runs of a destination is to go on, and what it is called."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from logax._runs import search
 from logax.loggers.sink import RunInfo
 
 
-def one_run(what: str, path: str, wanted: str, known: Mapping[str, str]) -> str:
-    """The id of the run that has this id, or name, or whose id alone begins so.
-
-    Of runs of the same name it is the last.
-
-    Raises:
-      ValueError: There is none, or there are several.
-    """
-    if wanted in known:
-        return wanted
-    named = [run for run, name in known.items() if name == wanted]
-    if named:
-        return named[-1]
-    found = [run for run in known if run.startswith(wanted)] if wanted else []
-    if len(found) == 1:
-        return found[0]
-    if found:
-        raise ValueError(
-            f"`{what}` has {len(found)} runs in {path} whose ids begin with {wanted!r}: "
-            f"{', '.join(found[:5])}. Write more of it."
-        )
-    some = ", ".join(list(known)[-5:]) or "none"
-    raise ValueError(f"`{what}` has no run {wanted!r} in {path}. The last ones are: {some}.")
+def one_run(logger: str, where: str, wanted: str, known: Mapping[str, str]) -> str:
+    """The id of the run that is meant by what was given as `resume`: see `logax._runs.search`."""
+    return search.one_run(wanted, known, where, f"`{logger}.run` cannot resume a run: ")
 
 
 def given_name(run: RunInfo) -> str | None:

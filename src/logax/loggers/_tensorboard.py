@@ -21,7 +21,7 @@ from logax._extras import imported
 from logax.loggers._numbers import Part, Picture, as_bytes, flat_info, png
 from logax.loggers._numbers.info import Plain, value_text
 from logax.loggers._search import given_name
-from logax.loggers._text.cells import encoded
+from logax.loggers._text.cells import as_utf8
 from logax.loggers._text.files import append
 from logax.loggers.sink import RunInfo
 
@@ -50,7 +50,7 @@ class Events:
         flat = flat_info(run.info)
         start = self._hparams.SessionStartInfo(start_time_secs=run.began)
         for name, value in flat.items():
-            _set(start.hparams[_text(name)], value)
+            _set(start.hparams[as_utf8(name)], value)
         called = given_name(run)
         shown = {"id": run.id, **({} if called is None else {"name": called}), **flat}
         lines = [f"| {_cell(name)} | {_cell(value)} |" for name, value in shown.items()]
@@ -67,7 +67,7 @@ class Events:
         """All that one stream of a part says."""
         for table in part.tables:
             event = self._event(wall_time=now)
-            names = [_text(name) for name in table.names]
+            names = [as_utf8(name) for name in table.names]
             values = [event.summary.value.add(tag=name, simple_value=0.0) for name in names]
             for x, row in table.rows(stream):
                 event.step = x
@@ -85,7 +85,7 @@ class Events:
             yield self._summary([self._image(picture, stream, row)], picture.x[stream, row], now)
 
     def _bins(self, picture: Picture, stream: int, row: int) -> list[Any]:
-        bins, name = picture.value, _text(picture.name)
+        bins, name = picture.value, as_utf8(picture.name)
         counts = np.asarray(bins.counts[stream, row], np.float64)
         edges = np.asarray(bins.edges[stream, row], np.float64)
         middles = edges[1:] / 2 + edges[:-1] / 2
@@ -114,7 +114,7 @@ class Events:
             colorspace=1 if pixels.ndim == 2 else pixels.shape[2],
             encoded_image_string=png(pixels),
         )
-        return self._value(tag=_text(picture.name), image=image)
+        return self._value(tag=as_utf8(picture.name), image=image)
 
     def _session(self, moment: str, info: Any, now: float) -> bytes:
         """What the hparams plugin reads. TensorBoard finds the metrics by itself."""
@@ -165,16 +165,11 @@ class EventFile:
             os.close(fd)
 
 
-def _text(name: str) -> str:
-    """Any string of Python's as UTF-8 takes it."""
-    return encoded(name).decode()
-
-
 def _set(hyperparameter: Any, value: Plain) -> None:
     if isinstance(value, bool):
         hyperparameter.bool_value = value
     elif isinstance(value, str):
-        hyperparameter.string_value = _text(value)
+        hyperparameter.string_value = as_utf8(value)
     else:
         hyperparameter.number_value = _as_double(value)
 
@@ -188,4 +183,4 @@ def _as_double(value: float) -> float:
 
 def _cell(value: Any) -> str:
     """In a table of Markdown's."""
-    return _text(value_text(value)).replace("|", "\\|").replace("\n", " ")
+    return as_utf8(value_text(value)).replace("|", "\\|").replace("\n", " ")

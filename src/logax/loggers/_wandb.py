@@ -15,7 +15,7 @@ import numpy as np
 from logax._errors import add_note
 from logax._extras import imported
 from logax.loggers._numbers import Part, as_bytes
-from logax.loggers._text.cells import encoded
+from logax.loggers._text.cells import as_utf8
 
 _COUNT = "records"  # the x-axis of keys without a step
 _RESERVED = ("_step", "_timestamp", "_runtime", "_wandb")
@@ -86,7 +86,7 @@ class WandbRun:
 
 def _own_name(name: str) -> str:
     """The name, unless it is W&B's, or is no text that can be sent."""
-    name = encoded(name).decode()
+    name = as_utf8(name)
     return f"key/{name}" if name in _RESERVED else name
 
 

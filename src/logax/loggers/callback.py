@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from logax._errors import received
+from logax._errors import add_note, received
 from logax.loggers._shell.logger import Logger
 from logax.loggers.sink import Portion, RunRecord, Sink
 
@@ -43,5 +43,12 @@ class _Calls(Sink):
         self._function = function
 
     def write(self, portion: Portion) -> None:
+        failed, first = 0, None
         for record in portion.records():
-            self._function(record)
+            try:
+                self._function(record)
+            except BaseException as error:  # noqa: BLE001 - the other records must have theirs
+                failed, first = failed + 1, error if first is None else first
+        if first is not None:
+            add_note(first, f"It raised for {failed} of {portion.number} records.")
+            raise first

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import math
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from logax._errors import received
 from logax._extras import imported
+from logax.loggers._each import for_each
 from logax.loggers._mlflow import (
     NAME,
     TAG_LENGTH,
@@ -31,6 +33,7 @@ from logax.loggers.sink import Portion, RunInfo, Sink
 
 _METRICS, _PARAMS, _PAGE = 1000, 100, 1000  # the most of a request
 _STATUS = {"finished": "FINISHED", "crashed": "FAILED"}
+_LEFT_OUT = "logax.left_out"  # a tag
 
 
 class MLflowLogger(Logger):
@@ -92,6 +95,7 @@ class MLflowSink(Sink):
     """The experiment of an `MLflowLogger`."""
 
     takes_lanes = False
+    opens_later = True
 
     def __init__(self, experiment: str | None = None, tracking_uri: str | None = None) -> None:
         mlflow = imported("mlflow", NAME)
@@ -106,10 +110,8 @@ class MLflowSink(Sink):
             self._untested = mlflow.MlflowClient(tracking_uri=self.uri)
             self._experiment, self._name = self._found_experiment(experiment)
         self._axis = Axis(whole=True)
-        self._runs: dict[RunInfo, str] = {}
+        self._runs: dict[RunInfo, _Run] = {}
         self._groups: dict[str, _Group] = {}
-        self._waiting: dict[str, list[Any]] = {}
-        self._told: dict[str, set[str]] = {}  # by run the names that a tag tells of
         self._now = self._last = 0  # milliseconds: of this portion, and the last that was used
 
     @property
@@ -120,38 +122,44 @@ class MLflowSink(Sink):
 
     def open(self, runs: Sequence[RunInfo]) -> None:
         """Make the runs, and the ones they are nested in."""
-        for run in runs:
+
+        def begin(run: RunInfo) -> None:
             with telling_loss(self._errors, f"open the run {run.name!r}"):
                 self._runs[run] = self._resumed(run) if run.resumed else self._created(run)
+
+        for_each(NAME, runs, begin, until=ConnectionError)
 
     def write(self, portion: Portion) -> None:
         """Turn records into metrics, which wait for `flush`."""
         self._now = max(self._last + 1, int(time.time() * 1000))
-        for part in self._axis.parts(portion):
-            for number, stream in enumerate(part.streams):
-                self._gather(part, number, self._runs[stream.run])
+        parts = list(self._axis.parts(portion))
+
+        def gather(number: int) -> None:
+            run = portion.streams[number].run
+            if run not in self._runs:
+                raise RuntimeError(
+                    f"`{NAME}` could not open the run {run.name!r}: its records are lost."
+                )
+            for part in parts:
+                self._gather(part, number, self._runs[run])
+
+        for_each(NAME, range(len(portion.streams)), gather)
 
     def flush(self) -> None:
-        """Send all metrics."""
-        waiting, self._waiting = self._waiting, {}
-        left = sum(map(len, waiting.values()))
-        for run, metrics in waiting.items():
-            for start in range(0, len(metrics), _METRICS):
-                some = metrics[start : start + _METRICS]
-                with telling_loss(self._errors, f"send {left} metrics, which are lost,"):
-                    self._client.log_batch(run, metrics=some)
-                left -= len(some)
+        """Send all metrics and tags."""
+        waiting = [(run, run.taken()) for run in self._runs.values()]
+        for_each(NAME, waiting, self._send, until=ConnectionError)
 
     def close(self, runs: Sequence[RunInfo], status: str) -> None:
         """Tell how the runs ended; a run that others are nested in ends with the last of them."""
-        self.flush()
         self._axis.forget(runs)
-        for run in runs:
-            own = self._runs.pop(run)
-            self._told.pop(own, None)
-            with telling_loss(self._errors, f"close the run {run.name!r}"):
-                self._client.set_terminated(own, _STATUS[status])
-                self._leave_group(run, status)
+        jobs: list[Callable[[], None]] = [self.flush]
+        jobs += [functools.partial(self._end, run, status) for run in runs]
+        try:
+            for_each(NAME, jobs, lambda job: job(), until=ConnectionError)
+        finally:
+            for run in runs:
+                self._runs.pop(run, None)
 
     def end(self) -> None:
         """Send what is left."""
@@ -162,12 +170,13 @@ class MLflowSink(Sink):
         known: dict[str, str] = {}
         more, token = True, None
         while more:
-            page = self._client.search_runs(
-                [self._experiment],
-                max_results=_PAGE,
-                order_by=["attributes.start_time ASC"],
-                page_token=token,
-            )
+            with telling_loss(self._errors, f"look for the run {run!r}"):
+                page = self._client.search_runs(
+                    [self._experiment],
+                    max_results=_PAGE,
+                    order_by=["attributes.start_time ASC"],
+                    page_token=token,
+                )
             tags = ((found.data.tags.get("logax.id"), found.info.run_name) for found in page)
             known.update((own, name) for own, name in tags if own)
             token = page.token
@@ -197,7 +206,7 @@ class MLflowSink(Sink):
             )
         return str(found.experiment_id), str(found.name)
 
-    def _created(self, run: RunInfo) -> str:
+    def _created(self, run: RunInfo) -> _Run:
         params, tags = params_of(run.info)
         tags |= {"logax.id": run.id}
         tags |= dict(pieces("logax.machine", json.dumps(as_json(run.machine))))
@@ -210,7 +219,7 @@ class MLflowSink(Sink):
         for start in range(0, len(names), _PARAMS):
             some = [self._entities.Param(x, params[x]) for x in names[start : start + _PARAMS]]
             self._client.log_batch(own, params=some)
-        return own
+        return _Run(own)
 
     def _new(self, name: str, began: float, tags: dict[str, str]) -> str:
         first = dict(list(tags.items())[-_PARAMS:])
@@ -221,12 +230,12 @@ class MLflowSink(Sink):
             self._client.set_tag(made.info.run_id, key, tags[key])
         return str(made.info.run_id)
 
-    def _resumed(self, run: RunInfo) -> str:
+    def _resumed(self, run: RunInfo) -> _Run:
         found = self._client.search_runs([self._experiment], f"tags.`logax.id` = '{run.id}'")
         if not found:
             return self._created(run)
-        own = str(found[0].info.run_id)
-        self._client.update_run(own, status="RUNNING")
+        own = _Run(str(found[0].info.run_id), told=dict(found[0].data.tags))
+        self._client.update_run(own.id, status="RUNNING")
         return own
 
     def _parent(self, name: str, run: RunInfo) -> str:
@@ -250,22 +259,39 @@ class MLflowSink(Sink):
         if not group.members:
             self._client.set_terminated(group.own, _STATUS[group.status])
 
-    def _gather(self, part: Part, number: int, run: str) -> None:
-        waiting = self._waiting.setdefault(run, [])
+    def _send(self, waiting: tuple[_Run, list[Any]]) -> None:
+        run, metrics = waiting
+        for start in range(0, len(metrics), _METRICS):
+            lost = f"send {len(metrics) - start} metrics, which are lost"
+            with telling_loss(self._errors, lost):
+                self._client.log_batch(run.id, metrics=metrics[start : start + _METRICS])
+        for tag, text in run.tags.items():
+            if run.told.get(tag) != text:
+                with telling_loss(self._errors, f"set the tag {tag}"):
+                    self._client.set_tag(run.id, tag, text)
+                run.told[tag] = text
+
+    def _end(self, run: RunInfo, status: str) -> None:
+        with telling_loss(self._errors, f"close the run {run.name!r}"):
+            try:
+                if run in self._runs:  # else it could not be opened
+                    self._client.set_terminated(self._runs[run].id, _STATUS[status])
+            finally:
+                self._leave_group(run, status)
+
+    def _gather(self, part: Part, number: int, run: _Run) -> None:
         metric = self._entities.Metric
         for table in part.tables:
             x, columns = table.lists(number)
             for name, column in zip(table.names, columns, strict=True):
                 own = mlflow_name(name)
                 if was_cut(own, name):
-                    self._tell(run, f"logax.name.{own[-64:]}", name[:TAG_LENGTH])
-                waiting += [
+                    run.tags[f"logax.name.{own[-64:]}"] = name[:TAG_LENGTH]
+                run.metrics += [
                     metric(own, value, moment, step)
                     for value, moment, step in zip(column, self._moments(x), x, strict=True)
                 ]
-        left_out = sorted(picture.name for picture in (*part.histograms, *part.images))
-        if left_out:
-            self._tell(run, "logax.left_out", ", ".join(left_out)[:TAG_LENGTH])
+        run.leave_out(sorted(picture.name for picture in (*part.histograms, *part.images)))
 
     def _moments(self, steps: Sequence[float]) -> list[int]:
         """A time for each step of a metric: a later one where the steps do not go forward.
@@ -280,13 +306,39 @@ class MLflowSink(Sink):
         self._last = max(self._last, moment)
         return moments
 
-    def _tell(self, run: str, tag: str, text: str) -> None:
-        """Set a tag of a run, once."""
-        told = self._told.setdefault(run, set())
-        if f"{tag} {text}" not in told:
-            told.add(f"{tag} {text}")
-            with telling_loss(self._errors, f"set the tag {tag}"):
-                self._client.set_tag(run, tag, text)
+
+@dataclasses.dataclass(eq=False)
+class _Run:
+    """A run of MLflow's.
+
+    Attributes:
+      id: MLflow's.
+      metrics: Those that wait to be sent.
+      tags: What tags are to say.
+      told: What they say.
+      left_out: The names of what MLflow has no place for.
+    """
+
+    id: str
+    metrics: list[Any] = dataclasses.field(default_factory=list)
+    tags: dict[str, str] = dataclasses.field(default_factory=dict)
+    told: dict[str, str] = dataclasses.field(default_factory=dict)
+    left_out: dict[str, None] = dataclasses.field(init=False)  # a set, in order
+
+    def __post_init__(self) -> None:
+        before = self.told.get(_LEFT_OUT)
+        self.left_out = dict.fromkeys(before.split(", ")) if before else {}
+
+    def taken(self) -> list[Any]:
+        """The metrics that wait; then none does."""
+        metrics, self.metrics = self.metrics, []
+        return metrics
+
+    def leave_out(self, names: Sequence[str]) -> None:
+        """Have the tag name these too."""
+        if not self.left_out.keys() >= set(names):
+            self.left_out.update(dict.fromkeys(names))
+            self.tags[_LEFT_OUT] = ", ".join(self.left_out)[:TAG_LENGTH]
 
 
 @dataclasses.dataclass

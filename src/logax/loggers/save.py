@@ -6,8 +6,10 @@ import os
 from collections.abc import Sequence
 
 from logax._files import writable_folder
+from logax._runs.run import Run
 from logax._runs.runs import Runs
 from logax._runs.writer import Writer
+from logax.loggers._search import one_run
 from logax.loggers._shell.logger import Logger
 from logax.loggers.sink import Portion, RunInfo, Sink
 
@@ -42,11 +44,11 @@ class SaveLogger(Logger):
 class SaveSink(Sink):
     """The folder of a `SaveLogger`."""
 
-    takes_lanes = True
+    opens_later = True  # the writer does, with what comes next
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = writable_folder("SaveLogger", "path", path)
-        self._writer = Writer(self.path)
+        self._writer = Writer("SaveLogger", self.path)
 
     def open(self, runs: Sequence[RunInfo]) -> None:
         """Write what is known of the runs."""
@@ -70,7 +72,8 @@ class SaveSink(Sink):
 
     def find(self, run: str) -> str:
         """The id of an earlier run in the folder, given its id, its beginning, or its name."""
-        found = Runs(self.path).find(run)
+        runs = Runs(self.path)
+        found: Run = runs[one_run("SaveLogger", self.path, run, runs.names())]
         if found.status == "running":
             raise ValueError(
                 f"`SaveLogger.run` cannot resume the run {found.id}, which a process still writes. "

@@ -1,7 +1,7 @@
 """What a destination is: it opens runs, takes portions of their records, and closes runs.
 
 A sink knows nothing about JAX's transformations. The shell (`Logger`) hands it records that are
-NumPy arrays by column, many at a time, always on one thread and in this order:
+NumPy arrays by column, many at a time, on one thread and in this order:
 
     open(runs)                 once for each run, before its first record
     write(portion) ...         as often as there are records
@@ -9,6 +9,9 @@ NumPy arrays by column, many at a time, always on one thread and in this order:
                                it must be safe, and seen by readers
     close(runs, status)        once for each run
     end()                      when the logger is closed, or Python exits
+
+`find(run)` alone is called on whatever thread a user resumes a run, which has waited for all of
+that before.
 
 What a sink raises stops neither the program nor other sinks: it is kept, and raised by
 `logax.flush()` and by the next call of the logger.
@@ -80,6 +83,15 @@ class RunRecord(NamedTuple):
     steps: dict[str, Any]
 
 
+def flat(values: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """Every array with its flat name: the key, or `key/path/to/leaf`."""
+    return [
+        (leaf_name(key, path), leaf)
+        for key, value in values.items()
+        for path, leaf in jax.tree_util.tree_leaves_with_path(value)
+    ]
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Portion:
     """Records of one `log` call, by column: every array has the shape (streams, records, ...).
@@ -123,11 +135,7 @@ class Portion:
     @functools.cached_property
     def leaves(self) -> dict[str, Any]:
         """Every array by its flat name: the key, or `key/path/to/leaf`."""
-        return {
-            leaf_name(key, path): leaf
-            for key, value in self.values.items()
-            for path, leaf in jax.tree_util.tree_leaves_with_path(value)
-        }
+        return dict(flat(self.values))
 
     def only(self, numbers: Sequence[int]) -> Portion:
         """Some of the streams."""
@@ -181,9 +189,13 @@ class Sink:
     Attributes:
       takes_lanes: Whether it takes runs with several streams. If not, it is given their mean, least
         and greatest: `loss/mean`, `loss/min`, `loss/max`.
+      opens_later: What becomes of runs where `open` has raised. If True they are open: the sink
+        minds by itself which of them it could not open, tries again or raises in `write`, and
+        `close` is called for all. If False their records are lost, and `close` is not called.
     """
 
     takes_lanes = True
+    opens_later = False
 
     def open(self, runs: Sequence[RunInfo]) -> None:
         """Runs begin."""

@@ -11,8 +11,8 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from logax._errors import raise_together
 from logax._files import writable_folder
+from logax.loggers._each import for_each
 from logax.loggers._numbers import Axis
 from logax.loggers._search import one_run
 from logax.loggers._shell.logger import Logger
@@ -70,6 +70,7 @@ class TensorBoardSink(Sink):
     """The folders of a `TensorBoardLogger`."""
 
     takes_lanes = False
+    opens_later = True
 
     def __init__(self, log_dir: str | os.PathLike[str]) -> None:
         self._events = Events()
@@ -79,34 +80,38 @@ class TensorBoardSink(Sink):
 
     def open(self, runs: Sequence[RunInfo]) -> None:
         """Give each run its folder, with what it was given."""
-        failures = _Failures()
-        for run in runs:
-            with failures.of(run):
+
+        def make(run: RunInfo) -> None:
+            with _telling_which(run):
                 self._file(run)
-        failures.tell()
+
+        for_each(_NAME, runs, make)
 
     def write(self, portion: Portion) -> None:
         """Add the records of each run to its file."""
         now = time.time()
         parts = list(self._axis.parts(portion))
-        failures = _Failures()
-        for number, stream in enumerate(portion.streams):
+
+        def add(number: int) -> None:
+            run = portion.streams[number].run
             events = [event for part in parts for event in self._events.records(part, number, now)]
-            with failures.of(stream.run):
+            with _telling_which(run):
                 if events:
-                    self._file(stream.run).add(b"".join(events))
-        failures.tell()
+                    self._file(run).add(b"".join(events))
+
+        for_each(_NAME, range(len(portion.streams)), add)
 
     def close(self, runs: Sequence[RunInfo], status: str) -> None:
         """Write how the runs ended."""
         self._axis.forget(runs)
-        failures = _Failures()
-        for run in runs:
+
+        def end(run: RunInfo) -> None:
             file = self._files.pop(run, None)
-            with failures.of(run):
+            with _telling_which(run):
                 if file is not None:
                     file.add(self._events.status(status))
-        failures.tell()
+
+        for_each(_NAME, runs, end)
 
     def find(self, run: str) -> str:
         """The id of a run in the folder, given its id, its beginning, or its name."""
@@ -142,24 +147,14 @@ class TensorBoardSink(Sink):
         raise FileExistsError(errno.EEXIST, "There is a run of this name and id already", folder)
 
 
-class _Failures:
-    """What went wrong for some runs, told when all had their turn."""
-
-    def __init__(self) -> None:
-        self._errors: list[BaseException] = []
-
-    @contextlib.contextmanager
-    def of(self, run: RunInfo) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            text = f"`{_NAME}` could not write run {run.name!r}: {error.strerror}"
-            told = OSError(error.errno, text, error.filename)
-            told.__cause__ = error
-            self._errors.append(told)
-
-    def tell(self) -> None:
-        raise_together(f"`{_NAME}` could not write several runs", self._errors)
+@contextlib.contextmanager
+def _telling_which(run: RunInfo) -> Iterator[None]:
+    """Have an error of the system say which run could not be written."""
+    try:
+        yield
+    except OSError as error:
+        text = f"`{_NAME}` could not write run {run.name!r}: {error.strerror}"
+        raise OSError(error.errno, text, error.filename) from error
 
 
 def _runs_in(folder: str, depth: int = 2) -> Iterator[tuple[str, dict[str, Any]]]:

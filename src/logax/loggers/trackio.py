@@ -13,7 +13,7 @@ from logax._extras import imported
 from logax.loggers._numbers import Axis, Part
 from logax.loggers._search import given_name, one_run
 from logax.loggers._shell.logger import Logger
-from logax.loggers._text.cells import as_json, encoded
+from logax.loggers._text.cells import as_json, as_utf8
 from logax.loggers.sink import Portion, RunInfo, Sink
 
 _NAME = "TrackioLogger"
@@ -82,6 +82,10 @@ class TrackioSink(Sink):
             raise TypeError(f"`{_NAME}` takes the name of a project, and got {received(project)}.")
         if others:
             raise TypeError(_refusal(project, list(others)))
+        if config is not None and not isinstance(config, Mapping):
+            raise TypeError(
+                f"`{_NAME}` takes `config` as a dictionary, and got {received(config)}."
+            )
         self._project, self._config, self._group = project, dict(config or {}), group
         self._storage.validate_project_name(project)
         try:
@@ -129,12 +133,14 @@ class TrackioSink(Sink):
 
     def close(self, runs: Sequence[RunInfo], status: str) -> None:
         """Write what is left of the runs."""
-        self.flush()
-        self._axis.forget(runs)
-        for run in runs:
-            self._configs.pop(run, None)
-            self._names.pop(run, None)
-            self._new.discard(run)
+        try:
+            self.flush()
+        finally:
+            self._axis.forget(runs)
+            for run in runs:
+                self._configs.pop(run, None)
+                self._names.pop(run, None)
+                self._new.discard(run)
 
     def end(self) -> None:
         """Write what is left."""
@@ -205,7 +211,7 @@ def _rows(part: Part, stream: int) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def _own_name(name: str) -> str:
-    name = encoded(name).decode()  # JSON has no lone surrogates
+    name = as_utf8(name)  # JSON has no lone surrogates
     return f"__{name}" if name in _OURS or name.startswith("__") else name
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import inspect
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from logax._errors import described, raise_together, received, warn_user
+from logax._errors import described, received, warn_user
 from logax._extras import imported
+from logax.loggers._each import for_each
 from logax.loggers._numbers import Axis
 from logax.loggers._search import given_name
 from logax.loggers._shell.logger import Logger
@@ -78,6 +79,7 @@ class WandbSink(Sink):
     """The runs of a `WandbLogger`."""
 
     takes_lanes = False
+    opens_later = True
 
     def __init__(self, init: dict[str, Any]) -> None:
         self._wandb = imported("wandb", _NAME)
@@ -104,7 +106,7 @@ class WandbSink(Sink):
 
     def open(self, runs: Sequence[RunInfo]) -> None:
         """Begin a run of W&B's for each."""
-        _for_each(runs, self._begin)
+        for_each(_NAME, runs, self._begin)
 
     def write(self, portion: Portion) -> None:
         """Take records, which go to W&B with the next flush."""
@@ -114,11 +116,11 @@ class WandbSink(Sink):
             for part in parts:
                 self._run(portion.streams[number].run).add(part, number)
 
-        _for_each(range(len(portion.streams)), add)
+        for_each(_NAME, range(len(portion.streams)), add)
 
     def flush(self) -> None:
         """Hand all records to W&B's own process."""
-        _for_each(self._runs.values(), WandbRun.send)
+        for_each(_NAME, self._runs.values(), WandbRun.send)
 
     def close(self, runs: Sequence[RunInfo], status: str) -> None:
         """End the runs, and wait until W&B has all of them."""
@@ -133,7 +135,7 @@ class WandbSink(Sink):
                 finally:
                     own.run.finish(exit_code=code)
 
-        _for_each(runs, end)
+        for_each(_NAME, runs, end)
 
     def _run(self, run: RunInfo) -> WandbRun:
         if run not in self._runs:
@@ -189,17 +191,6 @@ class WandbSink(Sink):
     def _is_online(self) -> bool:
         mode = self._init.get("mode") or self._settings.get("mode") or self._mode
         return mode in ("online", "shared")
-
-
-def _for_each(several: Iterable[Any], do: Callable[[Any], None]) -> None:
-    """Do it for all of them, those after a failure too."""
-    errors: list[BaseException] = []
-    for one in list(several):
-        try:
-            do(one)
-        except Exception as error:  # noqa: BLE001 - the others must have theirs
-            errors.append(error)
-    raise_together(f"several runs of `{_NAME}` failed", errors)
 
 
 def _check(wandb: Any, init: dict[str, Any]) -> None:

@@ -1,7 +1,7 @@
 """States and views of them: copied, fetched, and with names for their leaves.
 
-The buffers of a state may be donated to the next step. A copy on the device is asynchronous: it
-waits for nothing and fetches nothing. What is shown to people, by name or as one line, is fetched.
+The buffers of a state may be donated to the next step, so that what is kept is copied, on the
+device. What is shown to people, by name or as one line, is fetched.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import numpy as np
 from logax._columns.export import free_name
 from logax._columns.rows import is_key_array, leaf_name
 from logax._compat import Tree
+from logax._copies import copies_of
 
 
 def copied(tree: Tree) -> Tree:
@@ -24,11 +25,7 @@ def copied(tree: Tree) -> Tree:
     places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, jax.Array)]
     arrays = [leaves[i] for i in places]
     refuse_tracers(arrays)
-    try:
-        copies = _copy(arrays) if arrays else []
-    except ValueError:  # they are on different devices
-        copies = [copy for array in arrays for copy in _copy([array])]
-    for i, copy in zip(places, copies, strict=True):
+    for i, copy in zip(places, copies_of(arrays), strict=True):
         leaves[i] = copy
     leaves = [x.copy() if isinstance(x, np.ndarray) else x for x in leaves]
     return jax.tree.unflatten(structure, leaves)
@@ -117,6 +114,3 @@ def refuse_tracers(leaves: Any) -> None:
             'are no values yet. Call it after the compiled step, or write `logax.log({"name": x})` '
             "inside it."
         )
-
-
-_copy = jax.jit(lambda arrays: [jnp.copy(x) for x in arrays])

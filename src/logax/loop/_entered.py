@@ -19,7 +19,8 @@ class EnteredLogger:
 
     def __init__(self, schedule: int | Schedule = 1) -> None:
         self._schedule = as_schedule(schedule, f"The schedule of `{type(self).__name__}`")
-        self._should_log: Any = self._outside
+        self._outside = Outside(type(self))
+        self._should_log: Any = self._outside.should_log
         self._is_entered = False
 
     def _begin(self) -> None:
@@ -56,11 +57,27 @@ class EnteredLogger:
     ) -> None:
         if self._is_entered:
             self._is_entered = False
-            self._should_log = self._outside
+            self._should_log = self._outside.should_log
             self._end(error)
 
-    def _outside(self, step: int) -> bool:
-        raise outside(self)
+
+class Outside:
+    """What is asked and told of steps outside of the block of a logger of this class.
+
+    It does not know the logger itself, which would hold what holds it: what a logger that is
+    dropped has on the device must be free at once, and not when Python looks for such circles.
+    """
+
+    def __init__(self, kind: type) -> None:
+        self._kind = kind
+
+    def should_log(self, step: int) -> bool:
+        """Raise, in the place of a schedule."""
+        raise outside(self._kind)
+
+    def log(self, state: Any, step: int) -> None:
+        """Raise, in the place of a logger."""
+        raise outside(self._kind)
 
 
 def checked_view(what: str, view: Any) -> Any:
@@ -84,10 +101,10 @@ def as_step(logger: Any, step: Any) -> int:
         ) from error
 
 
-def outside(logger: Any) -> RuntimeError:
-    """The error for a step that is logged outside of the block."""
+def outside(kind: type) -> RuntimeError:
+    """The error for a step that is logged outside of the block of a logger of this class."""
     return RuntimeError(
-        f"`{type(logger).__name__}.log` was called outside of its `with` block. Write\n\n"
+        f"`{kind.__name__}.log` was called outside of its `with` block. Write\n\n"
         "    with logger:\n"
         "        logger.log(state, step)\n\n"
         "with the whole loop inside the block."

@@ -17,6 +17,7 @@ import tempfile
 import jax
 
 from logax._errors import described
+from logax._files import make_folder
 
 
 class Recording:
@@ -35,12 +36,8 @@ class Recording:
         self, log_dir: str, perfetto: bool, options: jax.profiler.ProfileOptions | None
     ) -> None:
         self._log_dir = log_dir
-        try:
-            os.makedirs(log_dir, exist_ok=True)  # now, and not when the steps are done
-        except OSError as error:
-            raise type(error)(
-                f"`ProfileLogger` cannot make the folder {log_dir}: {described(error)}"
-            ) from error
+        # Now, and not when the steps are done.
+        make_folder("ProfileLogger", log_dir, "a folder as `log_dir`", "Give another one.")
         # `start_trace` does not see a trace that something else has started, and what it starts
         # then can never be stopped.
         if jax.profiler.TraceAnnotation.is_enabled():

@@ -14,7 +14,7 @@ from logax._compat import Tree
 from logax._errors import as_sentence, received
 from logax._schedule import Schedule
 from logax.loop._copies import copied, fetched, in_order, refuse_tracers
-from logax.loop._entered import EnteredLogger
+from logax.loop._entered import EnteredLogger, checked_view
 
 
 class InvariantViolation(RuntimeError):  # noqa: N818 - it says what happened
@@ -66,6 +66,8 @@ class CheckLogger(EnteredLogger):
             )
         super().__init__(schedule)
         self._predicate, self._message = predicate, message
+        if view is not None:
+            view = checked_view("CheckLogger", view)
         self._view = view or getattr(predicate, "view", None) or (lambda state: state)
 
     def _take(self, state: Any, step: int) -> None:
@@ -105,7 +107,8 @@ class nan_check:  # noqa: N801 - used like a function
     def __init__(
         self, view: Callable[[Any], Tree] | None = None, *, infinite: bool = False
     ) -> None:
-        self.view, self.infinite = view, infinite
+        self.view = None if view is None else checked_view("nan_check", view)
+        self.infinite = infinite
 
     def __call__(self, state: Tree) -> Any:
         """Whether all is well, as an array on the device."""

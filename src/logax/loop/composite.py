@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from logax._errors import raise_together, received
-from logax.loop._entered import outside
+from logax.loop._entered import Outside
 from logax.loop.protocol import Logger, check_logger
 
 SEVERAL = "several loggers failed"
@@ -38,7 +38,7 @@ class CompositeLogger:
         self._loggers = loggers
         self._stack: contextlib.ExitStack | None = None
         self._errors: list[BaseException] = []
-        self._told: tuple[Any, ...] = (_Outside(self),)
+        self._told: tuple[Any, ...] = (Outside(type(self)),)
 
     def __enter__(self) -> Self:
         if self._stack is not None:
@@ -64,7 +64,7 @@ class CompositeLogger:
     ) -> bool:
         if self._stack is None:
             return False
-        stack, self._stack, self._told = self._stack, None, (_Outside(self),)
+        stack, self._stack, self._told = self._stack, None, (Outside(type(self)),)
         suppresses = bool(stack.__exit__(kind, error, traceback))
         if self._errors:
             of_the_loop = [error] if error is not None and not suppresses else []
@@ -105,13 +105,3 @@ class CompositeLogger:
             except Exception as error:  # noqa: BLE001 - raised when all have been told
                 errors.append(error)
         return errors
-
-
-class _Outside:
-    """What is told of a step outside of the block."""
-
-    def __init__(self, logger: Any) -> None:
-        self._logger = logger
-
-    def log(self, state: Any, step: int) -> None:
-        raise outside(self._logger)

@@ -28,7 +28,7 @@ import numpy as np
 from logax._checks import at_least, in_seconds
 from logax._columns.rows import is_key_array
 from logax._compat import Tree
-from logax._errors import add_note, as_sentence, described, received, warn_user
+from logax._errors import add_note, as_sentence, described, received, tell_at_end, warn_user
 from logax._schedule import OnSteps, Schedule
 from logax.loop._copies import copied, in_order, on_their_way
 from logax.loop._entered import EnteredLogger, as_step, checked_view
@@ -47,9 +47,10 @@ class NotifyLogger(EnteredLogger):
 
     The posts are made on a thread of their own; `log` neither waits for the network nor for the
     device. Due steps that come faster than they can be posted are left out, and the next post says
-    how many. What cannot be posted does not stop the run: one warning says so. The URL is never
-    shown, only its scheme and host. In a `CompositeLogger` put it first: then it is left last, and
-    what the others have to say of a failure, such as where states were dumped, is in its post.
+    how many. What cannot be posted does not stop the run: one warning says so, or a note of the
+    error that ends the loop. The URL is never shown, only its scheme and host. In a
+    `CompositeLogger` put it first: then it is left last, and what the others have to say of a
+    failure, such as where states were dumped, is in its post.
 
     Args:
       url: Where to, http or https.
@@ -127,12 +128,7 @@ class NotifyLogger(EnteredLogger):
         self._outbox.close(last)
         trouble = self._outbox.trouble()
         if trouble is not None:
-            try:
-                warn_user(trouble)
-            except UserWarning:  # where warnings are errors
-                if error is None:
-                    raise
-                add_note(error, trouble)
+            tell_at_end(error, trouble)
 
 
 def _told(error: BaseException) -> str:

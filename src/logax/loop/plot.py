@@ -26,7 +26,7 @@ from logax._columns.rows import shape_name
 from logax._compat import Tree
 from logax._delivery.forks import renew_after_fork
 from logax._delivery.worker import worker
-from logax._errors import add_note, described, received, warn_user
+from logax._errors import add_note, described, received, tell_at_end, warn_user
 from logax._extras import imported
 from logax._files import as_path
 from logax._schedule import Schedule
@@ -137,13 +137,11 @@ class PlotLogger(EnteredLogger):
             if error is None:
                 add_note(failure, message)
                 raise
-            add_note(error, f"{message} {described(failure)}")
+            tell_at_end(error, f"{message} {described(failure)}")
             return
         trouble = self._plot.trouble()
-        if trouble is not None and error is None:
-            warn_user(trouble)
-        elif trouble is not None and error is not None:
-            add_note(error, trouble)
+        if trouble is not None:
+            tell_at_end(error, trouble)
 
 
 class _Plot:

@@ -99,6 +99,11 @@ class ProfileLogger(EnteredLogger):
           RuntimeError: There is no trace yet, or no step in it came to its end.
         """
         path = self.trace_path
+        if path is None and self._folder is not None:
+            raise RuntimeError(
+                f"`ProfileLogger.report` reads its trace in {self._folder}, and it is not there "
+                "any more. Call it before the trace is moved."
+            )
         if path is None:
             raise RuntimeError(
                 "`ProfileLogger.report` needs a trace, and there is none: it is there when step "
@@ -123,7 +128,7 @@ class ProfileLogger(EnteredLogger):
 
     def _reach(self, state: Any, step: int) -> None:
         if not self._is_entered:
-            raise outside(self)
+            raise outside(type(self))
         if self._recording is not None:
             self._take(state, step)
         elif step < self._end_step:
@@ -266,8 +271,9 @@ ADVICE = (
 )
 
 
-def _only(folder: str, pattern: str) -> str:
-    return sorted(glob.glob(os.path.join(glob.escape(folder), pattern)))[0]
+def _only(folder: str, pattern: str) -> str | None:
+    """The file of a trace, unless somebody has moved it."""
+    return next(iter(sorted(glob.glob(os.path.join(glob.escape(folder), pattern)))), None)
 
 
 def _is_deleted(leaf: Any) -> bool:

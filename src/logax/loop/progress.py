@@ -55,7 +55,7 @@ class TqdmLogger(EnteredLogger):
         self._postfix = None if postfix is None else checked_view("TqdmLogger", postfix)
         self._bar: Bar | None = None
         self._position, self._values = self._initial, ""
-        self._shown: int | None = None  # the position next to which the values stand
+        self._shown = self._initial  # the position next to which the values stand
         self._state: Any = None  # the last; it may be donated by now
         self._due = -math.inf  # so that outside of the block every step comes to the slow path
 
@@ -66,7 +66,7 @@ class TqdmLogger(EnteredLogger):
 
     def _begin(self) -> None:
         self._position, self._values, self._failed = self._initial, "", False
-        self._shown = self._state = None
+        self._shown, self._state = self._initial, None
         self._bar = Bar(self._file, self._total, self._initial)
         self._due = self._bar.due
 
@@ -81,7 +81,7 @@ class TqdmLogger(EnteredLogger):
 
     def _draw(self, state: Any) -> None:
         if self._bar is None:
-            raise outside(self)
+            raise outside(type(self))
         jax.block_until_ready(state)
         self._look(self._bar, state)
         self._bar.draw(self._position, self._values)

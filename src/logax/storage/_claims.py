@@ -24,7 +24,7 @@ SUPERBLOCK = 48  # bytes of version 3, which begins the file
 _BEGIN = b"\x89HDF\r\n\x1a\n\x03\x08\x08"
 _FLAGS, _END, _CHECK = 11, 28, 44  # offsets
 _TRIES, _PAUSE = 5, 0.002  # seconds
-_NO_LOCKS = {errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP}  # of file systems without
+_NO_LOCKS = {errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOLCK}  # of file systems without
 
 
 class Claim:
@@ -35,34 +35,51 @@ class Claim:
     """
 
     def __init__(self, path: str) -> None:
+        self._path = path
         self.fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
-            if not self._is_free():
-                raise StorageError(
-                    f"`HDF5StorageWriter` got {path}, which another writer, or another program, "
-                    "has open. Wait for it, or write to another file. A writer of this process "
-                    "that was entered and not left ends by `writer.__exit__(None, None, None)`."
-                )
+            self._lock(fcntl.LOCK_EX)
+            if not self._is_named():  # another writer has replaced it since it was opened
+                raise self._taken()
         except BaseException:
             os.close(self.fd)
             raise
 
-    def _is_free(self) -> bool:
-        """Whether nobody else writes; who looks whether somebody does has the lock for a moment."""
-        for _ in range(_TRIES - 1):
-            if _locked(self.fd, fcntl.LOCK_EX):
-                return True
-            time.sleep(_PAUSE)
-        return _locked(self.fd, fcntl.LOCK_EX)
-
     def let_readers_in(self) -> None:
-        """Go on with a lock that allows others to look."""
-        _locked(self.fd, fcntl.LOCK_SH)
+        """Go on with a lock that allows others to look.
+
+        Raises:
+          StorageError: Another writer was quicker: for a moment there is no lock.
+        """
+        self._lock(fcntl.LOCK_SH)
 
     def release(self) -> None:
         """Let others write."""
         with contextlib.suppress(OSError):
             os.close(self.fd)
+
+    def _lock(self, kind: int) -> None:
+        """Have a lock, or raise; who looks whether somebody writes has it for a moment."""
+        for _ in range(_TRIES - 1):
+            if _locked(self.fd, kind):
+                return
+            time.sleep(_PAUSE)
+        if not _locked(self.fd, kind):
+            raise self._taken()
+
+    def _is_named(self) -> bool:
+        """Whether the file is still the one of this name."""
+        try:
+            return os.path.samestat(os.fstat(self.fd), os.stat(self._path))
+        except FileNotFoundError:
+            return False
+
+    def _taken(self) -> StorageError:
+        return StorageError(
+            f"`HDF5StorageWriter` got {self._path}, which another writer, or another program, has "
+            "open. Wait for it, or write to another file. A writer of this process that was "
+            "entered and not left ends by `writer.__exit__(None, None, None)`."
+        )
 
 
 def is_written(fd: int) -> bool:

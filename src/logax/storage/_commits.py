@@ -34,6 +34,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import struct
 import zlib
 from collections.abc import Sequence
@@ -47,6 +48,7 @@ _MAGIC = b"logax\0\0\1"
 _HEAD = struct.Struct("<8sQQII")
 _LENGTH = struct.Struct("<I")
 _MOST_KEPT = 4  # entries, for which there is room
+_MOST_ROWS = 2**62 - 1
 HEAD = _HEAD.size
 
 Numbers = np.ndarray[Any, Any]
@@ -182,24 +184,24 @@ def _decoded(slot: bytes, layout: Layout) -> Commit | None:
         if any(len(own) != 1 + len(groups) for own in kept):
             return None
         return Commit(sequence, runs, steps, total, said["complete"] is True, groups, kept)
-    except (KeyError, TypeError, ValueError, struct.error, RecursionError):
+    except (LookupError, TypeError, ValueError, OverflowError, struct.error, RecursionError):
         return None
 
 
 def _stand(group: Group, said: Any, rest: memoryview) -> tuple[Stand, memoryview]:
     rows, tail = int(said["rows"]), int(said["tail"])
-    if not (0 <= rows < 2**62 and 0 <= tail <= group.block):
+    most_rows, most_tail = (0, 0) if group.is_once else (_MOST_ROWS, group.block)
+    if not (0 <= rows <= most_rows and 0 <= tail <= most_tail):
         raise ValueError
     cuts = [(int(end), int(step)) for end, step in said["cuts"]]
     checks = said["checks"]
     if checks is not None:
         checks = [int(check) for check in checks]
-        if len(checks) != len(group.leaves):
+        if not group.is_once or len(checks) != len(group.leaves):
             raise ValueError
     taken = []
     for shape, dtype in [((), STEP), *((x.stored_shape, x.kind.stored) for x in group.leaves)]:
-        count = tail * int(np.prod(shape, dtype=np.int64))
-        size = count * dtype.itemsize
+        size = tail * math.prod(shape) * dtype.itemsize
         if size > len(rest):
             raise ValueError
         taken.append(np.frombuffer(rest[:size], dtype).reshape(tail, *shape))

@@ -145,15 +145,14 @@ class Layout:
             said = json.loads(text)
             if said["layout"] != VERSION:
                 raise StorageError(
-                    f"The file has layout {said['layout']!r}, and this logax reads layout "
-                    f"{VERSION}. Read it with the logax that wrote it"
-                    f"{_shown_writer(said)}, or a newer one."
+                    f"it has layout {said['layout']!r}, and this logax reads layout {VERSION}. "
+                    f"Read it with the logax that wrote it{_shown_writer(said)}, or a newer one."
                 )
             groups = tuple(_group(each) for each in said["groups"])
             layout = cls(checked(said["config"]), groups)
             _check_outline(layout.config, [group.parts for group in groups])
         except (KeyError, TypeError, ValueError, RecursionError) as error:
-            raise StorageError(f"The schema of the file is damaged: {_told(error)}.") from error
+            raise StorageError(f"its schema is damaged: {_told(error)}.") from error
         return layout
 
     def difference(self, other: Layout) -> str | None:
@@ -280,7 +279,8 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def _shown_writer(said: Any) -> str:
-    writer = said.get("written_by", {}).get("logax") if isinstance(said, dict) else None
+    writer = said.get("written_by")
+    writer = writer.get("logax") if isinstance(writer, dict) else None
     return f" ({writer})" if isinstance(writer, str) and len(writer) < 40 else ""
 
 

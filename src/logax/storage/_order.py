@@ -32,6 +32,11 @@ def in_order(steps: Numbers, cuts: Sequence[tuple[int, int]]) -> Numbers:
     return np.asarray(places[order[is_last]])
 
 
+def is_run(numbers: Numbers) -> bool:
+    """Whether each is one more than the one before."""
+    return bool(np.all(np.diff(numbers) == 1))
+
+
 def stretches(places: Numbers, chosen: Numbers, block: int) -> Iterator[tuple[Any, int, int]]:
     """What to read for rows that are wanted: all at once, or from each block what it has.
 
@@ -40,9 +45,8 @@ def stretches(places: Numbers, chosen: Numbers, block: int) -> Iterator[tuple[An
     if not len(chosen):
         return
     wanted = places[chosen]
-    low, high = int(wanted.min()), int(wanted.max())
-    if high - low + 1 == len(wanted) and bool(np.all(np.diff(wanted) == 1)):
-        yield chosen, low, high
+    if is_run(wanted):
+        yield chosen, int(wanted[0]), int(wanted[-1])
         return
     order = np.argsort(wanted, kind="stable")
     ends = np.flatnonzero(np.diff(wanted[order] // block)) + 1

@@ -25,7 +25,7 @@ def resumed(
     Raises:
       StorageError: It cannot be read, or rows of `layout` do not fit into it.
     """
-    with Source(path) as source:
+    with Source(path, "HDF5StorageWriter") as source:
         difference = source.layout.difference(layout)
         if difference is not None:
             raise StorageError(

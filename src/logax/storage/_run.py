@@ -1,5 +1,8 @@
 """One run of a writer: the open file, and the thread that writes to it.
 
+Rows come in the order in which they were logged, and a row is waited for until the device has it.
+What was written before it is made safe in time meanwhile.
+
 What fails on the thread comes out of the next `log` and of the end of the block. The end waits for
 all rows, also where it is interrupted; only a second interrupt gives up those that still wait.
 """
@@ -7,7 +10,6 @@ all rows, also where it is interrupted; only a second interrupt gives up those t
 from __future__ import annotations
 
 import collections
-import contextlib
 import os
 import re
 import threading
@@ -15,12 +17,12 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from logax._bars import Bar
 from logax._delivery.worker import Worker
-from logax._errors import add_note, described, warn_user
+from logax._errors import add_note, described, tell_at_end, warn_user
 from logax._resting.errors import StorageError
+from logax.storage._remaining import Remaining
 from logax.storage._trajectory import Trajectory
-from logax.storage._view import Row
+from logax.storage._view import Row, is_there
 
 THREAD = "logax-storage"
 _HELD = 2000  # bytes that a row takes besides its numbers, in arrays of JAX's and in the queue
@@ -28,6 +30,7 @@ _TOGETHER = 2**20  # bytes of rows that are one job for the thread
 _MOST_TOGETHER = 256
 _ENOUGH = 3  # interrupts, after which nothing is waited for
 _PATIENCE = 1.0  # seconds before the end of a block shows what it waits for
+_LOOK = 0.005  # seconds: JAX tells nobody when an array is there, so who cannot just wait looks
 
 _Entry: TypeAlias = tuple[Any, Row, int]  # a store, a row for it, and its step
 
@@ -41,11 +44,12 @@ class Run:
         self._seconds, self._sync = seconds, sync
         self._worker = Worker(THREAD, short_turns=False, grows=False)
         self._failure: StorageError | None = None
-        self._is_dirty = False
+        self._safe_by: float | None = None  # when what was written must be safe, if it is not
         self._lost = self._dropped = 0
         self._put_in = self._written = 0  # rows
         self._entrance, self._ends = threading.Lock(), False
         self._given_up = self._is_over = False
+        self._untold: list[str] = []  # what else is to be told at the end
 
     def begin(self, limit: int, drops: bool) -> None:
         """Start the thread, with a queue of so many bytes."""
@@ -67,12 +71,12 @@ class Run:
             takes = takes or self._worker.put(size, _Rows(self._add, entry, size))
         self._put_in += takes
         if not takes:
-            if not self._dropped:
+            self._dropped += 1  # first: where warnings are errors, the next line raises
+            if self._dropped == 1:
                 warn_user(
                     "`HDF5StorageWriter` leaves out rows, since its queue of "
                     f"{self._worker.limit} bytes is full. At the end it says how many."
                 )
-            self._dropped += 1
 
     def tell(self) -> None:
         """Raise what went wrong on the thread."""
@@ -81,9 +85,6 @@ class Run:
 
     def end(self, error: BaseException | None = None) -> None:
         """Write all that is left, close the file, and tell what went wrong."""
-        if self._worker.is_current():  # what it did last has let go of a writer that was forgotten
-            threading.Thread(target=self.end).start()
-            return
         # Who interrupts the end gets all rows all the same, unless they do so again.
         interrupts = [] if error is None or isinstance(error, Exception) else [error]
         self._ends = True
@@ -92,18 +93,25 @@ class Run:
         self._worker.put(0, self._finish, waits=False)
         self._insist(lambda: self._worker.drain(None), interrupts)
         self._worker.stop(waits=True)  # HDF5 must not be left in the middle of something
-        interrupt = next((each for each in interrupts if each is not error), None)
-        if self._dropped:
-            warn_user(
-                f"`HDF5StorageWriter` left out {self._dropped} rows, since its queue of "
-                f"{self._worker.limit} bytes was full. Make it larger, or wait for room: "
-                '`HDF5StorageWriter(..., queue_bytes=..., when_full="block")`.'
-            )
-        if interrupt is not None:
-            if self._lost:
-                add_note(interrupt, _left_out(self._lost))
-            raise interrupt
-        self._tell_at_end(error)
+        self._tell_at_end(error, next((each for each in interrupts if each is not error), None))
+
+    def end_forgotten(self) -> None:
+        """End a run that nobody has left, from wherever Python found that out.
+
+        That may be in the middle of anything, also where this thread holds a lock that the thread
+        behind the queue needs. So a thread of its own does it, for which nobody waits for long.
+        """
+        thread = threading.Thread(target=self.end, name=f"{THREAD}-end")
+        if threading.main_thread().is_alive() or self._worker.is_current():
+            try:
+                thread.start()
+            except RuntimeError:  # Python exits already
+                pass
+            else:
+                if not self._worker.is_current():
+                    thread.join(_PATIENCE)
+                return
+        self.end()  # Python waits for no thread any more
 
     @property
     def is_over(self) -> bool:
@@ -126,55 +134,74 @@ class Run:
                 if len(interrupts) > _ENOUGH:
                     raise
 
-    def _tell_at_end(self, error: BaseException | None) -> None:
-        failure = self._failure
-        if failure is None or _leads_to(error, failure):
-            return
-        if error is None:
-            raise failure
-        if isinstance(error, Exception):
-            add_note(error, str(failure))
-        else:  # notes of an interrupt or an exit are seen by nobody
-            with contextlib.suppress(UserWarning):
-                warn_user(str(failure))
+    def _tell_at_end(self, error: BaseException | None, interrupt: BaseException | None) -> None:
+        """Raise what the block ends with, if that is not the loop's own error, and tell the rest.
+
+        An interrupt of the end comes out, so that whoever waits for it gets it; else the error of
+        the loop does, and else what failed on the thread.
+        """
+        failure = None if _leads_to(error, self._failure) else self._failure
+        ends_with = next((x for x in (interrupt, error, failure) if x is not None), None)
+        untold = [] if failure is None or failure is ends_with else [str(failure)]
+        if self._dropped:
+            untold.append(
+                f"`HDF5StorageWriter` left out {self._dropped} rows, since its queue of "
+                f"{self._worker.limit} bytes was full. Make it larger, or wait for room: "
+                '`HDF5StorageWriter(..., queue_bytes=..., when_full="block")`.'
+            )
+        untold += self._untold
+        if interrupt is not None and self._lost and self._failure is None:
+            add_note(interrupt, _left_out(self._lost))
+        if untold:
+            tell_at_end(ends_with, " ".join(untold))
+        if ends_with is not None and ends_with is not error:
+            raise ends_with
 
     def _drain(self) -> None:
         """Wait until all rows are written; where that takes long, show how many are left."""
         if self._worker.drain(time.monotonic() + _PATIENCE):
             return
-        bar, before = None, self._written
+        before = self._written
+        shown = Remaining(self._put_in - before)
         try:
             while not self._worker.drain(time.monotonic() + 0.1):
-                if bar is None:
-                    bar = Bar(None, self._put_in - before, 0, "writing rows")
-                if time.monotonic() >= bar.due:
-                    bar.draw(self._written - before)
+                shown.draw(self._written - before)
         finally:
-            if bar is not None:
-                bar.close(self._written - before)
+            shown.close(self._written - before)
+            self._untold += shown.troubles
 
     # On the thread.
 
     def _add(self, rows: collections.deque[_Entry]) -> None:
-        if self._failure is None and not self._given_up:
-            try:
-                while rows:
-                    store, row, step = rows[0]
-                    store.add(row, step)
-                    rows.popleft()
-                    self._written += 1
-                    if self._given_up:
-                        break
-            except BaseException as error:  # noqa: BLE001 - raised by the next `log`, and at the end
-                self._fail(error)
+        try:
+            while rows and self._awaits(rows[0][1]):
+                store, row, step = rows[0]
+                store.add(row, step)
+                rows.popleft()
+                self._written += 1
+                if self._safe_by is None:
+                    self._safe_by = time.monotonic() + self._seconds
+                    self._worker.after(self._seconds, self._commit)
+        except BaseException as error:  # noqa: BLE001 - raised by the next `log`, and at the end
+            self._fail(error)
         self._lost += len(rows)
-        if not self._is_dirty:
-            self._is_dirty = True
-            self._worker.after(self._seconds, self._commit)
+
+    def _awaits(self, row: Row) -> bool:
+        """Wait for a row as long as others are to be made safe; whether it is to be written."""
+        while self._failure is None and not self._given_up:
+            if self._safe_by is None or is_there(row):
+                return True
+            left = self._safe_by - time.monotonic()
+            if left > 0:
+                time.sleep(min(left, _LOOK))
+            else:
+                self._commit()
+        return False
 
     def _commit(self) -> None:
-        self._is_dirty = False
-        self._unless_failed(self.trajectory.commit)
+        if self._safe_by is not None:
+            self._safe_by = None
+            self._unless_failed(self.trajectory.commit)
 
     def _finish(self) -> None:
         self._unless_failed(self.trajectory.finish, is_complete=not self._given_up)
@@ -232,9 +259,9 @@ def _left_out(number: int) -> str:
     return f"`HDF5StorageWriter` was interrupted at its end, and {number} rows were not written."
 
 
-def _leads_to(error: BaseException | None, failure: BaseException) -> bool:
+def _leads_to(error: BaseException | None, failure: BaseException | None) -> bool:
     """Whether one is the other, or came of it."""
-    if error is None:
+    if error is None or failure is None:
         return False
     if error is failure:
         return True

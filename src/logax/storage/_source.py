@@ -1,8 +1,9 @@
 """A trajectory as it is read: everything that comes out of the file is looked at before it is used.
 
 A file may be damaged, cut, or made by somebody who means harm. Nothing in it is run, no other file
-is opened because of it, and no more memory is taken than what it really holds needs. Whatever is
-wrong with it is one type of error.
+is opened because of it, and no more memory is taken than what it really holds needs. (One chunk
+that is compressed may, while HDF5 unpacks it, take some thousand times its bytes in the file,
+whatever size the schema says that it has.) Whatever is wrong with it is one type of error.
 
 A source shows the file as its `commit` says, until it looks again. While one run writes, rows that
 were there stay where they are. Another run that continues the file may write over them; it says so
@@ -29,7 +30,7 @@ from logax._resting.errors import StorageError
 from logax.storage._claims import is_marked, is_written
 from logax.storage._commits import HEAD, Commit, latest, runs_of
 from logax.storage._layout import COMMITS, SCHEMA, STEP, VERSION, Layout
-from logax.storage._order import stretches
+from logax.storage._order import is_run, stretches
 from logax.storage._safe import check_safe, check_size, linked, safe_dataset
 from logax.storage._window import Window
 
@@ -38,7 +39,7 @@ Numbers = np.ndarray[Any, Any]
 _MOST_SCHEMA = 64 * 2**20  # bytes
 _TRIES = 5  # what is being written may be half there when it is read
 _PAUSE = 0.002  # seconds
-_DAMAGE = (OSError, RuntimeError, ValueError, KeyError, TypeError, OverflowError)
+_DAMAGE = (OSError, RuntimeError, ValueError, LookupError, TypeError, OverflowError)
 
 Result = TypeVar("Result")
 
@@ -48,12 +49,16 @@ class Source:
 
     Threads may share it. `lock` is for those who must have several answers as of one commit.
 
+    Args:
+      path: Of the file.
+      who: The public name of who reads it, for messages.
+
     Raises:
       StorageError: It is no trajectory that this can read.
     """
 
-    def __init__(self, path: str) -> None:
-        self.path = os.path.abspath(path)
+    def __init__(self, path: str, who: str = "HDF5StorageReader") -> None:
+        self.path, self._who = os.path.abspath(path), who
         self._h5py = imported("h5py", "HDF5StorageReader", "hdf5")
         self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         self._closes = weakref.finalize(self, os.close, self._fd)
@@ -74,7 +79,11 @@ class Source:
         self.lock = threading.RLock()
 
     def _begin(self) -> Layout:
-        layout = Layout.from_json(self._schema())
+        text = self._schema()
+        try:
+            layout = Layout.from_json(text)
+        except StorageError as error:
+            raise self._unreadable(str(error)) from error.__cause__
         self._start = self._commits_start(layout)
         return layout
 
@@ -114,7 +123,7 @@ class Source:
                 if commit is not None and commit.sequence >= self.commit.sequence:
                     break
             if commit is None:
-                raise StorageError(f"{self.path} is damaged: none of its two commits is whole.")
+                raise self._unreadable("it is damaged: none of its two commits is whole.")
             if commit.sequence > self.commit.sequence:
                 self._forget()
                 self.commit = commit
@@ -195,8 +204,11 @@ class Source:
             written = places < stand.rows
             result[~written] = stand.columns[leaf][places[~written] - stand.rows]
             for target, first, last in stretches(places, np.flatnonzero(written), group.block):
-                block = dataset[first : last + 1]
-                result[target] = block[places[target] - first]
+                if is_run(target) and is_run(places[target]):  # then nothing need be copied again
+                    there = np.s_[target[0] : target[-1] + 1]
+                    dataset.read_direct(result, np.s_[first : last + 1], there)
+                else:
+                    result[target] = dataset[first : last + 1][places[target] - first]
             return result
 
         return self._attempt(f"read `{path}` in", read)
@@ -214,10 +226,9 @@ class Source:
                 dataset = safe_dataset(self._opened, path, own.kind.stored)
                 if dataset.shape != own.stored_shape:
                     raise ValueError(f"it has the shape {dataset.shape}")
-                if own.shape:
-                    check_size(dataset, own.row_bytes, path, self._size())
+                check_size(dataset, own.row_bytes, path, self._size())
                 value = np.asarray(dataset[...], own.kind.stored).reshape(own.stored_shape)
-            check = zlib.crc32(value.tobytes())
+            check = zlib.crc32(np.ascontiguousarray(value).data)
             if stand.checks is None or check != stand.checks[leaf]:
                 raise ValueError("its checksum is another one")
             return value
@@ -243,12 +254,12 @@ class Source:
         if dataset is None:
             layout = self._opened.attrs.get("logax_layout")
             if layout is not None and layout != VERSION:
-                raise StorageError(
-                    f"{self.path} has layout {layout}, and this logax reads layout {VERSION}. "
-                    "Read it with a newer logax."
+                raise self._unreadable(
+                    f"it has layout {layout}, and this logax reads layout {VERSION}. Read it with "
+                    "a newer logax."
                 )
-            raise StorageError(
-                f"{self.path} is an HDF5 file, and no trajectory of logax: it has no `{SCHEMA}`."
+            raise self._unreadable(
+                f"it is an HDF5 file, and no trajectory of logax: it has no `{SCHEMA}`."
             )
         check_safe(dataset, SCHEMA)
         whole = dataset.dtype == np.uint8 and dataset.ndim == 1 and dataset.chunks == dataset.shape
@@ -275,12 +286,15 @@ class Source:
             dataset = safe_dataset(self._opened, path, dtype)
             if dataset.shape[1:] != shape or dataset.chunks != (block, *shape):
                 raise ValueError(f"`{path}` is not what the schema says")
-            if dataset.maxshape[0] is None and dataset.shape[0] < rows:
+            if dataset.shape[0] < rows:
                 raise ValueError(f"`{path}` has fewer rows than there should be")
             size = rows * math.prod(shape) * dtype.itemsize
             check_size(dataset, size, path, self._size())
             self._datasets[path] = dataset
         return self._datasets[path]
+
+    def _unreadable(self, why: str) -> StorageError:
+        return StorageError(f"`{self._who}` cannot read {self.path}: {why}")
 
     def _size(self) -> int:
         return os.fstat(self._fd).st_size
@@ -300,8 +314,8 @@ class Source:
                     tries -= 1
                     if not tries:
                         raise StorageError(
-                            f"Cannot {what} {self.path}, which is damaged, or no trajectory of "
-                            f"logax: {described(error)}"
+                            f"`{self._who}` cannot {what} {self.path}, which is damaged, or no "
+                            f"trajectory of logax: {described(error)}"
                         ) from error
                     self._forget()
                     time.sleep(_PAUSE)

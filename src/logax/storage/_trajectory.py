@@ -14,12 +14,12 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import uuid
 from collections.abc import Sequence
 from typing import Any
 
 from logax._errors import described
 from logax._extras import imported
+from logax._files import part_beside
 from logax._resting.errors import StorageError
 from logax.storage._claims import Claim, cut_off, mend_after_kill
 from logax.storage._commits import Commit, Stand, encoded
@@ -63,7 +63,7 @@ class Trajectory:
         """A new file, of datasets that have so many rows to begin with."""
         h5py = imported("h5py", "HDF5StorageWriter", "hdf5")
         whole = os.path.realpath(path)
-        part = os.path.join(os.path.dirname(whole), f".{uuid.uuid4().hex}.part")
+        part = part_beside(whole)
         file = claim = None
         try:
             file = h5py.File(part, "x", libver=_BOUNDS, locking=False)
@@ -76,6 +76,8 @@ class Trajectory:
             trajectory = cls(file, claim, layout, views, commit)
             trajectory._write_commit(both=True)
             file.flush()
+            if sync:
+                os.fsync(claim.fd)
             _move(part, whole, replaces)
             if sync:
                 _sync_folder(whole)
@@ -92,9 +94,19 @@ class Trajectory:
 
     @classmethod
     def continued(
-        cls, path: str, claim: Claim, layout: Layout, views: Sequence[View], commit: Commit
+        cls,
+        path: str,
+        claim: Claim,
+        layout: Layout,
+        views: Sequence[View],
+        commit: Commit,
+        *,
+        sync: bool,
     ) -> Trajectory:
-        """A file that is there, from a commit on, which takes the place of the last one."""
+        """A file that is there, from a commit on, which takes the place of the last one.
+
+        The commit says that rows are dropped: it must be there before others are written over them.
+        """
         h5py = imported("h5py", "HDF5StorageWriter", "hdf5")
         mend_after_kill(claim.fd)
         access = h5py.h5p.create(h5py.h5p.FILE_ACCESS)
@@ -111,6 +123,8 @@ class Trajectory:
         try:
             trajectory = cls(file, claim, layout, views, commit)
             trajectory._write_commit()
+            if sync:
+                os.fsync(claim.fd)
             claim.let_readers_in()
         except BaseException:
             _close_spoilt(file)

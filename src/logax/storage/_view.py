@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from logax._columns.rows import shape_name
-from logax._compat import Tree
+from logax._compat import ConcreteArray, Tree
 from logax._errors import add_note, received
 from logax._resting.dtypes import Kind, kind_of
 from logax._resting.structure import Node, Parts, outlined
@@ -242,6 +242,12 @@ class View:
                 f"array has {_LARGEST} a row at most. Split it in the view."
             )
         return leaf
+
+
+def is_there(row: Row) -> bool:
+    """Whether a row can be read without waiting: a quick look, for every row."""
+    arrays: list[Any] = [x for x in row if type(x) is ConcreteArray]
+    return all(array.is_ready() for array in arrays)
 
 
 def _dtype_of(leaf: Any) -> Any:

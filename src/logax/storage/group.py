@@ -114,6 +114,8 @@ class StoredGroup(Generic[Storage]):
             node, before, parts = focused(self._outline, where)
         except LookupError as error:
             raise LookupError(f"`focus` finds no such part: {error.args[0]}.") from None
+        except TypeError as error:
+            raise TypeError(f"`focus` finds no such part: {error}.") from error
         part = StoredGroup[Any](self._source, self._number)
         part._outline, part._first = node, self._first + before
         part._prefix = "/".join([self._prefix, *parts])

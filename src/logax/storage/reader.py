@@ -139,6 +139,8 @@ class HDF5StorageReader(Generic[Config]):
                 node, number, parts = focused(layout.config, group)
             except LookupError as error:
                 raise LookupError(f"`focus_group` finds no group: {error.args[0]}.") from None
+            except TypeError as error:
+                raise TypeError(f"`focus_group` finds no group: {error}.") from error
             if node[0] != "leaf":
                 inside = ", ".join(repr("/".join((*parts, *own))) for own in parts_of(node))
                 raise LookupError(

@@ -162,7 +162,7 @@ class HDF5StorageWriter(EnteredLogger):
         self._has_run = True
         self._run.begin(self._limit, self._drops)
         # Who enters and never leaves has their rows all the same, at the latest when Python exits.
-        self._forgotten = weakref.finalize(self, self._run.end)
+        self._forgotten = weakref.finalize(self, self._run.end_forgotten)
         self._groups = list(
             zip(self._schedules, self._views, self._run.trajectory.stores, strict=True)
         )
@@ -188,7 +188,9 @@ class HDF5StorageWriter(EnteredLogger):
                 claim = Claim(self._path)
             if claim is not None and self._mode == "a":
                 layout, commit = resumed(self._path, self._layout, self._start, self._total)
-                opened = Trajectory.continued(self._path, claim, layout, self._views, commit)
+                opened = Trajectory.continued(
+                    self._path, claim, layout, self._views, commit, sync=self._sync
+                )
                 claim = None  # it is the trajectory's now
                 return opened
             return Trajectory.created(
@@ -209,7 +211,7 @@ class HDF5StorageWriter(EnteredLogger):
         """Store what is due of the state after step `step`."""
         run = self._run
         if run is None:
-            raise _forked() if self._is_entered else outside(self)
+            raise _forked() if self._is_entered else outside(type(self))
         if type(step) is not int:
             step = as_step(self, step)
         if not 0 <= step < _MOST_STEPS:

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from logax._bars import Canvas
+from logax._delivery.forks import renew_after_fork
 
 
 class Paper(Canvas):
@@ -40,18 +41,23 @@ class Screen:
     def __init__(self, file: Any) -> None:
         self._file = file.beneath if isinstance(file, Above) else file
         self._paper = Paper(self._file)
-        self._lock = threading.RLock()
-        self._painted: list[str] = []
         self._size = (0, 0)
         self._above: list[tuple[str, Above]] = []
+        self._reset()
+        renew_after_fork(self)
+
+    def _reset(self) -> None:
+        """Have nothing painted; in a process that was forked, what is there is the other's."""
+        self._lock = threading.RLock()
+        self._painted: list[str] = []
         self._is_open = False
 
     def open(self) -> bool:
         """Take the terminal, unless another screen has it."""
-        with _taking:
-            if screen_on(self._file) is not None:
-                return False
-            _screens.append(self)
+        _screens.append(self)
+        if screen_on(self._file) not in (self, None):  # of two at a time the first has it
+            _screens.remove(self)
+            return False
         self._is_open = True
         for name in ("stdout", "stderr"):
             beneath = getattr(sys, name)
@@ -116,7 +122,7 @@ class Screen:
 
 
 class Above:
-    """What stands for `sys.stdout` or `sys.stderr` while a screen is used.
+    """What stands for `sys.stdout` or `sys.stderr` while a screen is used, by this process.
 
     Args:
       screen: The screen.
@@ -125,9 +131,15 @@ class Above:
 
     def __init__(self, screen: Screen, beneath: Any) -> None:
         self.beneath = beneath
-        self._screen: Screen | None = screen
-        self._process = os.getpid()
+        self._screen: Screen | None
+        self._reset()
+        self._screen = screen
+        renew_after_fork(self)
+
+    def _reset(self) -> None:
+        """Be what it stands for, in a process that was forked: the screen is the other's."""
         self._lock = threading.RLock()
+        self._screen = None
         self._begun: dict[int, str] = {}
 
     def __getattr__(self, name: str) -> Any:
@@ -136,7 +148,7 @@ class Above:
     def write(self, text: str) -> int:
         """Print the lines that are complete, and keep what is not, of each thread by itself."""
         with self._lock:
-            if self._screen is None or os.getpid() != self._process:
+            if self._screen is None:
                 return int(self.beneath.write(text) or 0)
             thread = threading.get_ident()
             *lines, line = (self._begun.pop(thread, "") + text).split("\n")
@@ -181,9 +193,8 @@ def same_terminal(a: Any, b: Any) -> bool:
 
 def screen_on(file: Any) -> Screen | None:
     """The screen that uses a terminal now."""
-    return next((screen for screen in _screens if same_terminal(screen._file, file)), None)
+    return next((screen for screen in list(_screens) if same_terminal(screen._file, file)), None)
 
 
 # What terminals are used is a fact about the process. Screens are here while they are open only.
 _screens: list[Screen] = []
-_taking = threading.Lock()

@@ -28,8 +28,6 @@ class ConsoleSink(Sink):
       clock: Tells the time in seconds.
     """
 
-    takes_lanes = True
-
     def __init__(
         self,
         keys: tuple[str, ...] | None = None,

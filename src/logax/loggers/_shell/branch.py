@@ -33,7 +33,7 @@ class Branch:
         self.sink, self.name, self._lanes = sink, name, lanes
         self.users = 0  # how many loggers: one, and each `MultiLogger` that it is in
         self._open: dict[RunInfo, int] = {}
-        self._failed: set[RunInfo] = set()  # those that could not be opened
+        self._failed: set[RunInfo] = set()  # those that could not be opened, and will not be
         self._streams: dict[int, tuple[Any, tuple[Stream, ...]]] = {}
         self._worker: Worker | None = None
         if network:
@@ -46,12 +46,11 @@ class Branch:
 
     def write(self, portions: Sequence[Portion]) -> None:
         """Hand over what has come, and have it made safe."""
-        self._do(self._written, portions, size=sum(map(_size, portions)))
+        self._do(self._written, portions, held=portions)
 
     def close(self, runs: Sequence[LiveRun], status: str) -> None:
         """Runs have ended."""
         self._do(self._closed, [run.info(self._lanes) for run in runs], status)
-        self._streams.clear()
 
     def end(self) -> None:
         """One of the loggers that use it sends nothing more; after the last of them it ends."""
@@ -66,11 +65,11 @@ class Branch:
         """Raise what went wrong before."""
         troubles.tell(self)
 
-    def _do(self, job: Callable[..., Any], *arguments: Any, size: int = 0) -> None:
+    def _do(self, job: Callable[..., Any], *arguments: Any, held: Sequence[Portion] = ()) -> None:
         if self._worker is None:
             job(*arguments)
         else:
-            self._worker.put(size, job, *arguments)
+            self._worker.put(sum(map(_size, held)), job, *arguments)
 
     def _opened(self, runs: Sequence[RunInfo]) -> None:
         new = []
@@ -78,10 +77,12 @@ class Branch:
             if run not in self._open:
                 new.append(run)
             self._open[run] = self._open.get(run, 0) + 1
-        if new and not self._try("open", 0, self.sink.open, new):
-            self._failed.update(new)
-        elif new:
+        if not new:
+            return
+        if self._try("open", 0, self.sink.open, new):
             self._try("flush", 0, self.sink.flush)
+        elif not self.sink.opens_later:
+            self._failed.update(new)
 
     def _written(self, portions: Sequence[Portion]) -> None:
         written = 0
@@ -132,6 +133,7 @@ class Branch:
         if opened:
             self._try("close", 0, self.sink.close, opened, status)
             self._try("flush", 0, self.sink.flush)
+        self._streams.clear()  # which keep runs
 
     def _try(self, what: str, records: int, job: Callable[..., Any], *arguments: Any) -> bool:
         try:

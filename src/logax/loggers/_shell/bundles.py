@@ -15,7 +15,7 @@ import numpy as np
 
 from logax._delivery.packets import Site
 from logax.loggers._shell.portions import Columns, signature
-from logax.loggers.sink import Portion, Stream
+from logax.loggers.sink import Portion
 
 
 class Bundles:
@@ -105,21 +105,3 @@ def _sorted(columns: Columns) -> Columns:
 
     arrays = [moved(x) for x in columns.arrays]
     return dataclasses.replace(columns, arrays=arrays, order=moved(columns.order))
-
-
-def streams_of(
-    runs: list[Any], lanes: tuple[int, ...], over: tuple[bool, ...], shard: int | None
-) -> tuple[Stream, ...]:
-    """The stream of each lane: its run, and its indices at the levels that the run spans.
-
-    A run that began on a shard is all on that shard.
-    """
-    number = int(np.prod(lanes))
-    indices = np.stack(np.unravel_index(np.arange(number), lanes), 1) if lanes else np.zeros((1, 0))
-    within = [level for level in range(len(lanes)) if not (level < len(over) and over[level])]
-    own = indices[:, within].astype(int).tolist()
-    each = runs if len(runs) == number else runs * number
-    return tuple(
-        Stream(run, tuple(lane), None if run is None or run.seeds.shard is not None else shard)
-        for run, lane in zip(each, own, strict=True)
-    )

@@ -24,16 +24,22 @@ Fold = Callable[[Any], Any]
 
 
 def folded(portion: Portion, targets: Sequence[RunInfo]) -> Iterator[Portion]:
-    """The streams of a portion that have one target as one stream."""
+    """The streams of a portion that have one target as one stream.
+
+    A stream that is all of its target keeps its names. One that is a lane or shard of it does not,
+    even where it is alone in the portion: the others may have ended.
+    """
     of_target: dict[RunInfo, list[int]] = {}
     for number, target in enumerate(targets):
         of_target.setdefault(target, []).append(number)
-    if len(of_target) == len(targets) and all(target.lanes is None for target in of_target):
+    pairs = zip(portion.streams, targets, strict=True)
+    is_whole = [not lane and shard is None and run.lanes is None for (_, lane, shard), run in pairs]
+    if len(of_target) == len(targets) and all(is_whole):
         streams = tuple(Stream(target) for target in targets)
         yield dataclasses.replace(portion, streams=streams)
         return
     for target, numbers in of_target.items():
-        alone = len(numbers) == 1 and target.lanes is None
+        alone = len(numbers) == 1 and is_whole[numbers[0]]
         part = portion.only(numbers)
         yield dataclasses.replace(part if alone else _as_one(part), streams=(Stream(target),))
 

@@ -7,7 +7,7 @@ front of the records of the run.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,10 +20,11 @@ from logax._delivery.routes import Batch, Route
 from logax._delivery.troubles import DeliveryError, troubles
 from logax._delivery.worker import worker
 from logax.loggers._shell.branch import Branch
-from logax.loggers._shell.bundles import Bundles, streams_of
+from logax.loggers._shell.bundles import Bundles
 from logax.loggers._shell.own_steps import with_own_steps
 from logax.loggers._shell.portions import columns_of
 from logax.loggers._shell.register import LiveRun, Register
+from logax.loggers._shell.streams import streams_of
 from logax.loggers.sink import Stream
 
 _SOON = 0.5  # seconds: what waits longer would be lost with the process
@@ -202,20 +203,21 @@ class Inbox:
 
 
 def _hand_over_all() -> None:
-    for inbox in list(_waiting):
-        inbox.hand_over()
+    _do_each(_waiting, Inbox.hand_over)
+    _waiting.clear()
 
 
 def _settle_all(deadline: float | None) -> bool:
     """Before a `flush`, when the programs have ended: all that waits goes on."""
-
-    def settle() -> None:
-        for inbox in list(_all):
-            inbox.settle()
-
     if _all:
-        worker.put(0, settle, waits=False)
+        worker.put(0, _do_each, _all, Inbox.settle, waits=False)
     return True
+
+
+def _do_each(inboxes: Iterable[Inbox], job: Callable[[Inbox], None]) -> None:
+    """Have this done for each by itself: one that fails keeps nothing from the others."""
+    for inbox in list(inboxes):
+        worker.put(0, job, inbox, waits=False)
 
 
 _all: weakref.WeakSet[Inbox] = weakref.WeakSet()

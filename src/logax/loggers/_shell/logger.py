@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import sys
-import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -82,7 +81,6 @@ class Logger:
         self._owner = Owner(self._name, self._register)
         let_go = weakref.WeakMethod(self._let_go)
         self._inbox = Inbox(self._name, self._register, self._branches, self._callbacks, let_go)
-        self._exit_lock = threading.Lock()
         self._closed = False
         for branch in self._branches:
             branch.users += 1
@@ -123,17 +121,18 @@ class Logger:
     def _begin_runs(self, seeds: Seeds) -> list[LiveRun]:
         runs = self._register.begin(seeds)
         self._inbox.begin(runs)
-        with self._exit_lock:
-            # Anew, so that it comes before what a destination has registered until now.
-            atexit.unregister(self._end_at_exit)
-            atexit.register(self._end_at_exit)
+        # Anew, so that it comes before what a destination has registered until now.
+        atexit.unregister(self._end_at_exit)
+        atexit.register(self._end_at_exit)
         return runs
 
     def _let_go(self) -> None:
         """Some runs have ended: without any this logger may be dropped."""
-        with self._exit_lock:
-            if not self._register.has_any():
-                atexit.unregister(self._end_at_exit)
+        if self._register.has_any():
+            return
+        atexit.unregister(self._end_at_exit)
+        if self._register.has_any():  # one that began just now, on another thread
+            atexit.register(self._end_at_exit)  # twice does no harm
 
     def _end_at_exit(self) -> None:
         self._end("crashed" if hasattr(sys, "last_value") else "finished")
@@ -141,8 +140,8 @@ class Logger:
     def finish(self, state: RunState) -> None:
         """The run has ended: all of it is written, and the destination is told.
 
-        In Python this waits for all records, and raises what went wrong. Inside a compiled function
-        the run ends with the next `logax.flush()`, or at exit.
+        In Python this waits for all records, and raises what went wrong: the run ends all the same.
+        Inside a compiled function it ends with the next `logax.flush()`, or at exit.
 
         Raises:
           ValueError: It was finished before.
@@ -152,10 +151,7 @@ class Logger:
         if isinstance(number, jax.core.Tracer):
             ask(self._finish_inside, [number])
             return
-        runs = self._owner.open_runs(number)
-        flush()
-        self._inbox.close(runs, "finished")
-        flush()
+        self._end_runs(self._owner.open_runs(number), "finished")
 
     def _finish_inside(self, lanes: tuple[int, ...], arrays: Sequence[Any]) -> Any:
         found = [self._register.find(number) for number in np.ravel(arrays[0]).tolist()]
@@ -172,7 +168,8 @@ class Logger:
 
         Args:
           key: A PRNG key, kept with the run.
-          resume: The id of an earlier run, a unique beginning of it, or its name: that run goes on.
+          resume: An earlier run, which goes on: its id, the beginning of it, or its name, if no
+            other has the same; "last" is the newest. Not every destination knows names.
           **info: As `init` takes it.
         """
         self._check_open()
@@ -184,15 +181,14 @@ class Logger:
     def _block(self, bits: Any, given: Given, resume: str | None) -> Iterator[RunState]:
         values = [np.asarray(x)[None] for x in given.arrays]
         found = None if resume is None else self._found(resume)
-        (run,) = self._begin_runs(Seeds(given.filled(values), (), bits, found))
-        state = RunState(np.uint32(run.number), self._owner)
+        runs = self._begin_runs(Seeds(given.filled(values), (), bits, found))
         try:
-            yield state
+            yield RunState(np.uint32(runs[0].number), self._owner)
         except BaseException as error:
-            self._crashed(state, error)
+            self._crashed(runs, error)
             raise
         else:
-            self._end_run(state, "finished")
+            self._end_runs(runs, "finished")
 
     def _found(self, run: str) -> str:
         if not isinstance(run, str) or not run:
@@ -210,25 +206,26 @@ class Logger:
             )
         return run
 
-    def _crashed(self, state: RunState, error: BaseException) -> None:
+    def _crashed(self, runs: list[LiveRun], error: BaseException) -> None:
         """Write what there is; the error that ended the block is the one to be raised."""
         if isinstance(error, Exception):
             try:
-                self._end_run(state, "crashed")
+                self._end_runs(runs, "crashed")
             except Exception as failure:  # noqa: BLE001 - told beside the error
                 add_note(error, f"Besides, `{self._name}` had trouble: {described(failure)}")
         else:  # an interrupt: nobody wants to wait for the program
-            self._inbox.close(self._live(state), "crashed")
+            self._inbox.close(runs, "crashed")
 
-    def _end_run(self, state: RunState, status: str) -> None:
+    def _end_runs(self, runs: list[LiveRun], status: str) -> None:
+        """Have runs end behind all that was said, also where some of it failed."""
         try:
             flush()
         except BaseException as error:
             if not isinstance(error, Exception):  # an interrupt: nobody knows what was missed
                 status = "crashed"
-            self._inbox.close(self._live(state), status)
+            self._inbox.close(runs, status)
             raise
-        self._inbox.close(self._live(state), status)
+        self._inbox.close(runs, status)
         flush()
 
     def close(self) -> None:
@@ -355,10 +352,6 @@ class Logger:
         """The number of a run that is open, as far as that can be known here."""
         self._check_open()
         return self._owner.number_of(state, several)
-
-    def _live(self, state: RunState) -> list[LiveRun]:
-        run = self._register.find(int(state.number))
-        return [] if run is None else [run]
 
     def _check_open(self) -> None:
         if self._closed:

@@ -1,8 +1,9 @@
 """Records out of a logdict, each with the steps that it was logged with.
 
 A column of a logdict has all steps that its key has anywhere; a record that lacks one holds what
-`missing_step` gives. No destination needs to know of that: here such a record becomes one of a site
-that has no such step, as it is where the same program streams its records.
+`missing_step` gives. Here such a record becomes one of a site that has no such step, as it is where
+the same program streams its records. What destinations still meet is a step that a user has
+streamed as NaN, which is no place on an x-axis either: those that show one must know of it.
 """
 
 from __future__ import annotations
@@ -82,17 +83,18 @@ def _part(batch: Batch, number: int, has: tuple[bool, ...]) -> _Part:
     site, rows = batch.packet.sites[number], batch.rows[number]
     values = site.width - len(has)
     kept = [*range(values), *(values + i for i, there in enumerate(has) if there)]
-    return _Part(
-        number,
-        _site(site, has),
-        Rows([rows.arrays[i] for i in kept], rows.order, rows.gate),
-        [batch.over_lanes[number][i] for i in kept],
-    )
+    arrays = [rows.arrays[i] for i in kept]
+    over = [batch.over_lanes[number][i] for i in kept]
+    types = tuple((x.dtype, x.shape[1 + varies :]) for x, varies in zip(arrays, over, strict=True))
+    return _Part(number, _site(site, has, types), Rows(arrays, rows.order, rows.gate), over)
 
 
 @functools.lru_cache(maxsize=1024)
-def _site(site: Site, has: tuple[bool, ...]) -> Site:
-    """The site with some of its steps; the same object each time, so that records join quickly."""
+def _site(site: Site, has: tuple[bool, ...], types: Any) -> Site:
+    """The site with some of its steps; the same object for the same types of arrays.
+
+    So records join quickly: all of one object have the same types.
+    """
     steps = tuple(name for name, there in zip(site.spec.steps, has, strict=True) if there)
     return dataclasses.replace(site, spec=dataclasses.replace(site.spec, steps=steps))
 

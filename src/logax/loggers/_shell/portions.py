@@ -79,7 +79,7 @@ def columns_of(batch: Batch, streams: tuple[Stream, ...], first: int) -> Iterato
         return
     order = np.array(batch.order, np.int64).reshape(-1, 3)
     place = np.arange(first, first + len(order))
-    for number, own in _stretches(batch, order[:, 0]):
+    for number, own in _stretches(batch, order, streams):
         rows, lanes, places = order[own, 1], order[own, 2], place[own]
         if not batch.lanes:
             yield _single(batch, number, _sliced(rows), streams, places)
@@ -96,14 +96,15 @@ def signature(site: Site, arrays: Sequence[Any], axes: int) -> Any:
     return spec.entries, spec.steps, spec.tags, types
 
 
-def _stretches(batch: Batch, column: Any) -> Iterator[tuple[int, Any]]:
+def _stretches(batch: Batch, order: Any, streams: Any) -> Iterator[tuple[int, Any]]:
     """Each site, and which records are of it.
 
     Sites that share a key and cannot be joined take turns, so that every key is in order.
     """
+    column = order[:, 0]
     if (column == column[0]).all():
         yield int(column[0]), slice(None)
-    elif _clash(batch, np.unique(column).tolist()):
+    elif _clash(batch, np.unique(column).tolist(), _are_of_all(order, streams)):
         turns = np.flatnonzero(np.diff(column)) + 1
         for begin, end in itertools.pairwise([0, *turns.tolist(), len(column)]):
             yield int(column[begin]), slice(begin, end)
@@ -112,13 +113,18 @@ def _stretches(batch: Batch, column: Any) -> Iterator[tuple[int, Any]]:
             yield number, column == number
 
 
-def _clash(batch: Batch, numbers: Sequence[int]) -> bool:
-    """Whether sites share a key and cannot be joined."""
+def _are_of_all(order: Any, streams: Any) -> bool:
+    """Whether each record is of all lanes, and every lane of a run: others are never joined."""
+    return bool((order[:, 2] < 0).all()) and all(stream.run is not None for stream in streams)
+
+
+def _clash(batch: Batch, numbers: Sequence[int], are_joined: bool) -> bool:
+    """Whether sites share a key and cannot be joined: where none are, or where they differ."""
     known: dict[str, Any] = {}
     for number in numbers:
         site, over = batch.packet.sites[number], batch.over_lanes[number]
         arrays = [x[0] if v else x for x, v in zip(batch.rows[number].arrays, over, strict=True)]
-        own = signature(site, arrays, 1)
+        own = signature(site, arrays, 1) if are_joined else number
         if any(known.setdefault(key, own) != own for key in site.keys):
             return True
     return False

@@ -11,18 +11,16 @@ import dataclasses
 import functools
 import itertools
 import os
-import platform
 import secrets
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
-from logax._version import __version__
+from logax._delivery.forks import renew_after_fork
+from logax.loggers._shell.machine import machine_facts
 from logax.loggers.sink import RunInfo
 
 LANES = ("split", "aggregate", "group")
@@ -110,9 +108,10 @@ class LiveRun:
         """What a sink knows it by, which depends on what becomes of lanes."""
         if lanes == "aggregate":
             return self.seeds.aggregate
-        if lanes not in self._infos:
-            self._infos[lanes] = self.seeds.run(self.index, lanes == "group")
-        return self._infos[lanes]
+        info = self._infos.get(lanes)
+        if info is None:  # of two threads that make one, both get that of the first
+            info = self._infos.setdefault(lanes, self.seeds.run(self.index, lanes == "group"))
+        return info
 
     @property
     def named(self) -> Named:
@@ -135,10 +134,15 @@ class Register:
     """The runs of one logger."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._reset()
+        renew_after_fork(self)
         self._numbers = itertools.count(1)
         self._live: dict[int, LiveRun] = {}
         self._ended: dict[int, Named] = {}
+
+    def _reset(self) -> None:
+        """Have a lock that nobody holds; the runs of a process that was forked are known here."""
+        self._lock = threading.Lock()
 
     def begin(self, seeds: Seeds) -> list[LiveRun]:
         """The runs of a new `init`."""
@@ -183,24 +187,4 @@ def _process_token(process: int) -> str:
     return secrets.token_hex(4)
 
 
-@functools.cache
-def machine_facts() -> Mapping[str, Any]:
-    """Where a run takes place, and with what."""
-    return {
-        "host": socket.gethostname(),
-        "process": os.getpid(),
-        "python": platform.python_version(),
-        "jax": jax.__version__,
-        "logax": __version__,
-        "device": _device_kind(),
-    }
-
-
-@functools.cache
-def _device_kind() -> str:
-    """Asked for once: in a process that was forked, JAX may wait for threads that are not there."""
-    return str(jax.devices()[0].device_kind)
-
-
 _count = itertools.count()
-os.register_at_fork(after_in_child=machine_facts.cache_clear)

@@ -29,8 +29,9 @@ def log_values(inbox: Inbox, number: Array, data: Any, steps: dict[str, Any], si
     if _are_plain(data, steps) and not isinstance(number, jax.core.Tracer):
         arrays = [*map(_as_array, data.values()), *map(_as_array, steps.values())]
         types = tuple((x.shape, x.dtype) for x in arrays)
-        _put(inbox, _packet(tuple(data), tuple(steps), site, types), arrays, number)
-        return
+        if _NO_NUMBER not in types:
+            _put(inbox, _packet(tuple(data), tuple(steps), site, types), arrays, number)
+            return
     given = [*jax.tree.leaves(dict(data) if isinstance(data, Mapping) else data), number]
     inside = any(isinstance(x, jax.core.Tracer) for x in [*given, *steps.values()])
     entries, arrays = entries_of(data, site, on_host=not inside)
@@ -89,6 +90,7 @@ def _deliver(inbox: Inbox, packet: Packet, arrays: Sequence[Any], number: Any) -
 
 _NUMBERS = {bool, int, float, np.float64, np.float32, np.int64, np.int32, np.bool_}
 _WHOLE = {int, np.int64, np.int32}
+_NO_NUMBER = ((), np.dtype(object))  # what NumPy makes of an integer that none of its types holds
 
 
 def log_columns(inbox: Inbox, name: str, number: Array, logs: logdict) -> None:

@@ -63,6 +63,11 @@ def encoded(text: str) -> bytes:
     return text.encode("utf-8", "backslashreplace")
 
 
+def as_utf8(text: str) -> str:
+    """Text that UTF-8 has: the same, but for lone surrogates."""
+    return encoded(text).decode()
+
+
 def _is_numbers(array: Any) -> bool:
     return bool(jnp.issubdtype(array.dtype, jnp.number) or array.dtype == np.bool_)
 

@@ -21,7 +21,7 @@ from logax._columns.export import free_name
 from logax._columns.rows import is_missing
 from logax._logdict import leaf_name
 from logax._show import is_shown
-from logax.loggers._text.cells import cells, encoded
+from logax.loggers._text.cells import as_utf8, cells
 from logax.loggers.sink import Portion, Stream
 
 Numbers = np.ndarray[Any, Any]
@@ -70,7 +70,7 @@ def rows_of(portion: Portion) -> Rows:
 
 
 def _own_name(name: str) -> str:
-    name = encoded(name).decode()  # as it will be read
+    name = as_utf8(name)  # as it will be read
     return f"{name}_" if _OURS.match(name) else name
 
 

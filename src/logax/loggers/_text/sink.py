@@ -30,8 +30,6 @@ class TextSink(Sink):
 
     logger_name: ClassVar[str]
 
-    takes_lanes = True
-
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = writable(self.logger_name, path)
         self._reset()
