@@ -111,6 +111,7 @@ def test_a_curve_has_every_form_at_every_size_and_is_drawn(
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [1, 4])
 def test_what_grows_is_the_same_by_hand_and_spooled(program: ModuleType, number: int) -> None:
     growth = importlib.import_module("benchmarks.growth")

@@ -189,10 +189,17 @@ def test_every_program_of_a_page_with_friends_runs(name: str, tmp_path: Path) ->
     run_by_itself(name, tmp_path)
 
 
-IN_PROCESS = [page for page in GUIDES if name_of(page) not in WITH_SERVICES | WITH_FRIENDS]
+LONG = {"docs/loop.md", "docs/own-sink.md", "docs/runs.md", "docs/spool.md"}
+"""Pages whose programs take too long to compile for the fast suite."""
+
+IN_PROCESS = [
+    pytest.param(page, marks=[pytest.mark.slow] if name_of(page) in LONG else [], id=name_of(page))
+    for page in GUIDES
+    if name_of(page) not in WITH_SERVICES | WITH_FRIENDS
+]
 
 
-@pytest.mark.parametrize("page", IN_PROCESS, ids=name_of)
+@pytest.mark.parametrize("page", IN_PROCESS)
 def test_every_program_of_a_page_runs_and_prints_what_the_page_shows(
     page: Path,
     tmp_path: Path,

@@ -6,9 +6,12 @@ import re
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 import logax
 from examples import ROOT, assert_drawn, assert_picture, iterations_in, said_by
+
+pytestmark = pytest.mark.slow  # each is a process that compiles its programs
 
 
 def test_the_demo_keeps_a_run_for_each_seed_beside_earlier_ones_and_draws_them(
