@@ -22,6 +22,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import logax
 from devices import LINE, doubled, on_line
+from logax.testing import MemoryLogger
 from models import Net
 
 X = np.arange(8.0, dtype=np.float32)
@@ -165,7 +166,7 @@ def test_records_print_as_one_line_each() -> None:
     _, got = run(function, 1.0)
     assert [str(one) for one in got] == [
         "step=2 loss=0.333333 n=7",
-        "grid=[[1. 1. 1.] [1. 1. 1.]] wide=float32[3, 3] tree={1, True}",
+        "grid=[[1. 1. 1.] [1. 1. 1.]] wide=float32[3, 3] tree/u=1 tree/v/0=True",
     ]
     _, got = through(jax.vmap, lambda x: logax.log({"x": x}), jnp.arange(2))
     assert [str(one) for one in got] == ["lane=0 x=0", "lane=1 x=1"]
@@ -912,7 +913,7 @@ def test_each_device_of_a_pmap_logs() -> None:
         (
             {"callback": "x"},
             TypeError,
-            "`tap` takes a callback that can be called with a record, and got 'x'.",
+            "`tap` takes a callback that can be called with a record, and got 'x' of type `str`.",
         ),
         (
             {"lanes": "x"},
@@ -950,6 +951,11 @@ def test_bad_options_are_refused_at_once(options: Any, error: Any, text: str) ->
     with pytest.raises(error) as caught:
         logax.tap(sums, **options)
     assert str(caught.value) == text
+
+
+def test_a_logger_is_no_callback_and_it_is_said_how_to_use_it() -> None:
+    with pytest.raises(TypeError, match=r"MemoryLogger.*write `logger.tap\(f, state\)`"):
+        logax.tap(sums, MemoryLogger())  # type: ignore[arg-type]
 
 
 def test_an_interval_beyond_all_counting_takes_the_first_record() -> None:

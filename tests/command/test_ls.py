@@ -99,6 +99,10 @@ def test_where_no_run_is_wanted_it_says_so(call: Call, store: Path) -> None:
     assert call("ls", store, "--limit", "0", "--json").out == "[]\n"
 
 
+def test_the_folder_may_be_an_option_as_it_is_elsewhere(call: Call, store: Path) -> None:
+    assert call("ls", "--path", store) == call("ls", store)
+
+
 def test_an_empty_folder_has_no_runs_yet(call: Call, tmp_path: Path) -> None:
     said = f"logax ls: there are no runs in {tmp_path} yet. `SaveLogger('{tmp_path}')` writes them."
     assert call("ls", tmp_path) == (1, "", f"{said}\n")
@@ -112,7 +116,7 @@ def test_a_folder_that_is_not_there_is_told(
         1,
         "",
         "logax ls: there is no folder runs. Give the one that was given to `SaveLogger`: "
-        "`logax ls PATH`, and `--path PATH` for every other command.\n",
+        "`logax ls PATH`, and `--path PATH` for every command.\n",
     )
 
 

@@ -23,7 +23,7 @@ def opened(path: str) -> Runs:
     if not os.path.lexists(path):
         raise CommandError(
             f"there is no folder {path}. Give the one that was given to `SaveLogger`: "
-            "`logax ls PATH`, and `--path PATH` for every other command."
+            "`logax ls PATH`, and `--path PATH` for every command."
         )
     return load(path)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from logax._command.census import Count, counts_of
 from logax._command.choice import opened, short_ids
-from logax._command.options import STORE, STORE_HELP, add_command, whole
+from logax._command.options import STORE_HELP, add_command, add_path, whole
 from logax._command.page import number, safe, table, write_json
 from logax._runs.format import CRASHED, FINISHED, RUNNING
 from logax._runs.run import Run
@@ -26,7 +26,11 @@ _HEADS = ("id", "name", "status", "began", "lasted", "records", "keys", "step", 
 def add(commands: Any) -> argparse.ArgumentParser:
     """How it is called."""
     parser = add_command(commands, "ls", "list the runs of a folder, the newest last", _EXAMPLE)
-    parser.add_argument("path", nargs="?", default=STORE, metavar="PATH", help=STORE_HELP)
+    # As all other commands have it, too.
+    parser.add_argument(
+        "path", nargs="?", default=argparse.SUPPRESS, metavar="PATH", help=STORE_HELP
+    )
+    add_path(parser)
     parser.add_argument(
         "--status", choices=(RUNNING, FINISHED, CRASHED), help="only those of this status"
     )

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from logax._columns.rows import leaf_name
 from logax._delivery.packets import Site
 
 
@@ -57,7 +58,10 @@ class record(dict[str, Any]):  # noqa: N801 - a kind of dictionary, as `logdict`
         words = [f"lane={','.join(map(str, self.lane))}"] if self.lane else []
         words += [f"shard={self.shard}"] if self.shard is not None else []
         words += [f"{name}={_short(step)}" for name, step in self.steps.items()]
-        words += [f"{key}={_short(value)}" for key, value in self.items()]
+        for key, value in self.items():
+            leaves = jax.tree_util.tree_leaves_with_path(value)
+            words += [f"{leaf_name(key, path)}={_short(leaf)}" for path, leaf in leaves]
+            words += [] if leaves else [f"{key}={{}}"]
         return " ".join(words)
 
 
@@ -65,16 +69,13 @@ _FEW = 8  # elements of an array that is shown whole
 
 
 def _short(value: Any) -> str:
-    leaves = jax.tree.leaves(value)
-    if len(leaves) == 1 and leaves[0] is value:
-        if value.ndim == 0 and not isinstance(value, jax.Array):  # those are PRNG keys
-            number = value.item()
-            return f"{number:.6g}" if isinstance(number, (float, complex)) else str(number)
-        if value.size <= _FEW and not isinstance(value, jax.Array):
-            shown = np.array2string(value, precision=6, separator=" ", max_line_width=10**6)
-            return " ".join(shown.split())
-        return f"{value.dtype.name}{list(value.shape)}"
-    return "{" + ", ".join(_short(leaf) for leaf in leaves) + "}"
+    if value.ndim == 0 and not isinstance(value, jax.Array):  # those are PRNG keys
+        number = value.item()
+        return f"{number:.6g}" if isinstance(number, (float, complex)) else str(number)
+    if value.size <= _FEW and not isinstance(value, jax.Array):
+        shown = np.array2string(value, precision=6, separator=" ", max_line_width=10**6)
+        return " ".join(shown.split())
+    return f"{value.dtype.name}{list(value.shape)}"
 
 
 def made(

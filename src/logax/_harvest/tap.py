@@ -16,6 +16,7 @@ from logax._delivery.emit import lanes_of, opened, owned, shard_here
 from logax._delivery.records import record
 from logax._delivery.routes import Route, Takes
 from logax._delivery.troubles import troubles
+from logax._errors import received
 from logax._harvest.call import Harvested
 from logax._harvest.choice import Choice, Names
 from logax._harvest.harvest import Frame
@@ -69,8 +70,12 @@ def tap(
       DeliveryError: When called: the callback raised before.
     """
     if callback is not None and not callable(callback):
+        advice = ""
+        if hasattr(callback, "streamed_live"):
+            advice = " Of a logger write `logger.tap(f, state)`, or `with logax.live(logger):`."
         raise TypeError(
-            f"`tap` takes a callback that can be called with a record, and got {callback!r}."
+            f"`tap` takes a callback that can be called with a record, and got "
+            f"{received(callback)}.{advice}"
         )
     one_of("tap", "lanes", lanes, ("split", "batch"))
     one_of("tap", "on_error", on_error, ("raise", "warn"))

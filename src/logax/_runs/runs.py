@@ -229,7 +229,10 @@ class Runs(Mapping[str, Run]):
                 f"keys are {listed(keys)}. `runs.find(text)` finds a run by the beginning of its "
                 "id or by its name"
             )
-        raise KeyError(f"{name!r} is no run; there are {len(runs)}, and none has logged anything")
+        raise KeyError(
+            f"{name!r} is no run; there are {len(runs)}, and none has logged anything. What was "
+            "logged just now is written with `logax.flush()` or `logger.close()`"
+        )
 
 
 def _by_run(all_parts: Iterable[Part]) -> dict[str, list[Part]]:
