@@ -285,15 +285,18 @@ def test_an_aggregate_matches_lanes_by_their_steps():
     assert sorted(columns["i/max"]) == [(0, 0.0), (1, 10.0), (2, 20.0), (3, 30.0)]
 
 
+def twice(x):
+    """Logs x, -x, 2x, -2x, 4x and -4x under one key, by two calls."""
+
+    def body(x, i):
+        logax.log({"loss": x}, step=i)
+        logax.log({"loss": -x}, step=i)
+        return x * 2, None
+
+    return jax.lax.scan(body, x, jnp.arange(3))[0]
+
+
 def test_calls_that_log_the_same_are_merged_in_the_order_of_the_program():
-    def twice(x):
-        def body(x, i):
-            logax.log({"loss": x}, step=i)
-            logax.log({"loss": -x}, step=i)
-            return x * 2, None
-
-        return jax.lax.scan(body, x, jnp.arange(3))[0]
-
     logger = MemoryLogger()
     with logger.run(name="one") as state:
         logger.tap(twice, state, buffer=8)(1.0)
@@ -325,14 +328,6 @@ def test_calls_that_log_the_same_stay_in_order_where_lanes_differ(buffer):
 
 
 def test_calls_that_log_the_same_stay_in_order_where_a_lane_has_ended():
-    def twice(x):
-        def body(x, i):
-            logax.log({"loss": x}, step=i)
-            logax.log({"loss": -x}, step=i)
-            return x * 2, None
-
-        return jax.lax.scan(body, x, jnp.arange(3))[0]
-
     logger = MemoryLogger()
     states = jax.vmap(logger.init)(keys(3))
     logger.finish(jax.tree.map(lambda x: x[1], states))

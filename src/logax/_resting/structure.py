@@ -177,12 +177,22 @@ class Focus:
         return Focus((*self._logax_steps, key))
 
 
-def focused(node: Node, where: Callable[[Any], Any]) -> tuple[Node, int, Parts]:
+def focused(what: str, node: Node, where: Callable[[Any], Any]) -> tuple[Node, int, Parts]:
     """The part that a function picks, how many leaves stand before it, and where it stands.
 
     Raises:
-      LookupError: There is no such part. The message says what there is.
+      LookupError: There is no such part. The message begins with `what`, and says what there is.
+      TypeError: The function gives no part.
     """
+    try:
+        return _followed(node, where)
+    except LookupError as error:
+        raise LookupError(f"{what}: {error.args[0]}.") from None
+    except TypeError as error:
+        raise TypeError(f"{what}: {error}.") from error
+
+
+def _followed(node: Node, where: Callable[[Any], Any]) -> tuple[Node, int, Parts]:
     found = where(Focus())
     if not isinstance(found, Focus):
         raise TypeError(

@@ -110,12 +110,7 @@ class StoredGroup(Generic[Storage]):
         Raises:
           LookupError: There is no such part.
         """
-        try:
-            node, before, parts = focused(self._outline, where)
-        except LookupError as error:
-            raise LookupError(f"`focus` finds no such part: {error.args[0]}.") from None
-        except TypeError as error:
-            raise TypeError(f"`focus` finds no such part: {error}.") from error
+        node, before, parts = focused("`focus` finds no such part", self._outline, where)
         part = StoredGroup[Any](self._source, self._number)
         part._outline, part._first = node, self._first + before
         part._prefix = "/".join([self._prefix, *parts])

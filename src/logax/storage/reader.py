@@ -135,12 +135,8 @@ class HDF5StorageReader(Generic[Config]):
                 )
             number = names.index(group)
         elif callable(group):
-            try:
-                node, number, parts = focused(layout.config, group)
-            except LookupError as error:
-                raise LookupError(f"`focus_group` finds no group: {error.args[0]}.") from None
-            except TypeError as error:
-                raise TypeError(f"`focus_group` finds no group: {error}.") from error
+            what = "`focus_group` finds no group"
+            node, number, parts = focused(what, layout.config, group)
             if node[0] != "leaf":
                 inside = ", ".join(repr("/".join((*parts, *own))) for own in parts_of(node))
                 raise LookupError(
