@@ -18,6 +18,7 @@ import pytest
 
 import logax
 from gates import pending
+from logax.loggers import CallbackLogger
 from logax.loop import CompositeLogger, Logger, RingBufferLogger, run_loop
 from logax.storage import (
     Between,
@@ -406,7 +407,8 @@ def test_large_arrays_of_every_width_leave_the_program_unchanged(tmp_path: Path)
 # Together with the rest of logax.
 
 
-def test_records_of_tap_can_be_stored(tmp_path: Path) -> None:
+@pytest.mark.parametrize("way", ["tap", "a logger"])
+def test_records_of_a_compiled_loop_can_be_stored(way: str, tmp_path: Path) -> None:
     def program(x: Any) -> Any:
         def body(x: Any, i: Any) -> Any:
             logax.log({"x": x}, step=i)
@@ -416,8 +418,14 @@ def test_records_of_tap_can_be_stored(tmp_path: Path) -> None:
 
     config = {"frames": WriterGroupConfig(lambda record: {"x": record["x"]}, EveryNStep(2))}
     with HDF5StorageWriter(tmp_path / "a.h5", config, {"x": np.float32(0)}) as writer:
-        logax.tap(program, lambda record: writer.log(record, record.steps["step"]))(jnp.float32(5))
-        logax.flush()
+        if way == "tap":
+            stored = logax.tap(program, lambda record: writer.log(record, record.steps["step"]))
+            stored(jnp.float32(5))
+            logax.flush()
+        else:
+            logger = CallbackLogger(lambda record: writer.log(record.values, record.steps["step"]))
+            with logger.run() as state:
+                logger.tap(program, state, buffer=4)(jnp.float32(5))
     rows, steps = frames(tmp_path / "a.h5")
     assert steps == [0, 2, 4, 6, 8]
     np.testing.assert_array_equal(rows["x"], [5, 7, 9, 11, 13])
