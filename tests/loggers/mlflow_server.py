@@ -39,12 +39,23 @@ def mlflow_server(folder):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(server.pid, signal.SIGKILL)
         server.wait()
+        _await_silence(port)  # its workers are children of nobody here
 
     try:
         _await_health(server, f"http://127.0.0.1:{port}/health", folder / "server.log")
         yield f"http://127.0.0.1:{port}", kill
     finally:
         kill()
+
+
+def _await_silence(port):
+    give_up = time.monotonic() + _PATIENCE
+    while time.monotonic() < give_up:
+        try:
+            socket.create_connection(("127.0.0.1", port), 1).close()
+        except OSError:
+            return
+    raise RuntimeError(f"Somebody still answers at port {port}.")
 
 
 def _await_health(server, address, log):
