@@ -30,7 +30,7 @@ _TOGETHER = 2**20  # bytes of rows that are one job for the thread
 _MOST_TOGETHER = 256
 _ENOUGH = 3  # interrupts, after which nothing is waited for
 _PATIENCE = 1.0  # seconds before the end of a block shows what it waits for
-_LOOK = 0.005  # seconds: JAX tells nobody when an array is there, so who cannot just wait looks
+_LOOK = 2e-5, 5e-3  # seconds: JAX tells nobody when an array is there; who cannot just wait looks
 
 _Entry: TypeAlias = tuple[Any, Row, int]  # a store, a row for it, and its step
 
@@ -188,12 +188,14 @@ class Run:
 
     def _awaits(self, row: Row) -> bool:
         """Wait for a row as long as others are to be made safe; whether it is to be written."""
+        look = _LOOK[0]
         while self._failure is None and not self._given_up:
             if self._safe_by is None or is_there(row):
                 return True
             left = self._safe_by - time.monotonic()
             if left > 0:
-                time.sleep(min(left, _LOOK))
+                time.sleep(min(left, look))
+                look = min(2 * look, _LOOK[1])  # most rows are there soon
             else:
                 self._commit()
         return False
