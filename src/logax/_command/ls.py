@@ -26,11 +26,10 @@ _HEADS = ("id", "name", "status", "began", "lasted", "records", "keys", "step", 
 def add(commands: Any) -> argparse.ArgumentParser:
     """How it is called."""
     parser = add_command(commands, "ls", "list the runs of a folder, the newest last", _EXAMPLE)
-    # As all other commands have it, too.
     parser.add_argument(
         "path", nargs="?", default=argparse.SUPPRESS, metavar="PATH", help=STORE_HELP
     )
-    add_path(parser)
+    add_path(parser)  # as all other commands have it
     parser.add_argument(
         "--status", choices=(RUNNING, FINISHED, CRASHED), help="only those of this status"
     )

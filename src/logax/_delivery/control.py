@@ -44,8 +44,7 @@ def flush(timeout: float | None = None) -> None:
       DeliveryError: A callback raised; several together in an `ExceptionGroup`.
       RuntimeError: It was called in a callback or a sink.
     """
-    workers = _workers()
-    if any(each.is_current() for each in workers):
+    if any(each.is_current() for each in _workers()):
         raise RuntimeError(
             "`flush` was called in a callback or a sink, and waits for that. Call it outside."
         )
@@ -53,7 +52,7 @@ def flush(timeout: float | None = None) -> None:
     if timeout is not None:
         deadline = time.monotonic() + in_seconds("flush", "timeout", timeout)
     ended = [await_programs(deadline) for await_programs in _before_flush]
-    if not (all(ended) and all(each.drain(deadline) for each in workers)):
+    if not (all(ended) and all(each.drain(deadline) for each in _workers())):
         raise TimeoutError(
             f"`flush` waited {timeout} s, and records are still on their way. A program is still "
             "running, or a callback takes long."
