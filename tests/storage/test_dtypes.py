@@ -46,9 +46,24 @@ def some(dtype: np.dtype[Any], shape: tuple[int, ...], seed: int) -> np.ndarray[
     return np.frombuffer(random.bytes(count * dtype.itemsize), dtype).reshape(shape)
 
 
-def stored(tmp_path: Path, states: list[Any], schedule: Any = 1, **options: Any) -> list[Any]:
+def picked(state: Any) -> Any:
+    """A view that takes no program where the state is there."""
+    return state
+
+
+def computed(state: Any) -> Any:
+    """A view that takes one."""
+    return jax.tree.map(jnp.copy, state)
+
+
+VIEWS = [picked, computed]
+
+
+def stored(
+    tmp_path: Path, states: list[Any], schedule: Any = 1, view: Any = picked, **options: Any
+) -> list[Any]:
     """What is read of states that were written, row by row."""
-    config = {"frames": WriterGroupConfig(lambda state: state, schedule)}
+    config = {"frames": WriterGroupConfig(view, schedule)}
     with HDF5StorageWriter(tmp_path / "a.h5", config, states[0], **options) as writer:
         for step, state in enumerate(states):
             writer.log(state, step)
@@ -75,7 +90,8 @@ def test_every_type_comes_back_bit_for_bit(schedule: Any, compression: Any, tmp_
         assert_same(row, {name: x[()] for name, x in state.items()})
 
 
-def test_arrays_of_jax_come_back_bit_for_bit(tmp_path: Path) -> None:
+@pytest.mark.parametrize("view", VIEWS)
+def test_arrays_of_jax_come_back_bit_for_bit(view: Any, tmp_path: Path) -> None:
     names = ["bfloat16", "float8_e4m3fn", "float8_e5m2", "float16", "float32", "int4", "uint4"]
     names += ["int8", "uint16", "int32", "uint32", "bool", "complex64"]
     states = [
@@ -85,20 +101,24 @@ def test_arrays_of_jax_come_back_bit_for_bit(tmp_path: Path) -> None:
         }
         for step in range(5)
     ]
-    for row, state in zip(stored(tmp_path, states), states, strict=True):
+    for row, state in zip(stored(tmp_path, states, view=view), states, strict=True):
         assert_same(row, jax.device_get(state))
 
 
-def test_types_of_64_bits_of_jax_come_back_bit_for_bit(tmp_path: Path) -> None:
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("shape", [(), (2, 3), (0,), (40_000,)], ids=str)
+def test_types_of_python_of_jax_come_back_bit_for_bit(
+    shape: tuple[int, ...], view: Any, tmp_path: Path
+) -> None:
     with jax.enable_x64(True):
         states = [
             {
-                name: jnp.asarray(some(np.dtype(name), (40_000,), step))
-                for name in ("f8", "i8", "c16")
+                name: jnp.asarray(some(np.dtype(name), shape, step))
+                for name in ("f8", "i8", "c16", "f4", "b1", "u4", "i2", "c8")
             }
             for step in range(2)
         ]
-        rows = stored(tmp_path, states)
+        rows = stored(tmp_path, states, view=view)
     for row, state in zip(rows, states, strict=True):
         assert_same(row, jax.device_get(state))
 

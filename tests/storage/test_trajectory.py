@@ -260,6 +260,45 @@ def test_a_view_is_compiled_once(tmp_path: Path) -> None:
     np.testing.assert_array_equal(rows["exact"], np.full(20, 0.1))
 
 
+def test_a_view_that_only_picks_small_arrays_takes_no_program(tmp_path: Path) -> None:
+    traces = []
+
+    def view(state: Any) -> Any:
+        traces.append(None)
+        return {"again": state["x"], "x": state["x"], "on": state["on"]}
+
+    states = [
+        (i, {"x": jnp.float32(i), "on": jnp.bool_(i % 2), "other": jnp.zeros(i // 8)})
+        for i in range(10)
+    ]
+    written(tmp_path / "a.h5", view, 1, jax.block_until_ready(states[:8]), states[0][1])
+    assert len(traces) == 1  # for the shapes
+    written(tmp_path / "a.h5", view, 1, jax.block_until_ready(states), states[0][1], mode="w")
+    assert len(traces) == 3  # and now for a state that is made in another way
+    rows, _ = frames(tmp_path / "a.h5")
+    expected = np.arange(10, dtype=np.float32)
+    assert_same(rows, {"again": expected, "on": expected % 2 == 1, "x": expected})
+
+
+@pytest.mark.parametrize("is_ready", [True, False])
+def test_states_may_be_donated_after_log(is_ready: bool, tmp_path: Path) -> None:
+    config = {"frames": WriterGroupConfig(whole)}
+    step = jax.jit(lambda state: jax.tree.map(lambda x: x + 1, state), donate_argnums=0)
+    state = {"small": jnp.zeros((), jnp.int32), "some": jnp.zeros((50, 3))}
+    with HDF5StorageWriter(tmp_path / "a.h5", config, state) as writer:
+        for i in range(200):
+            writer.log(state, i)
+            old, state = state, step(state)
+            assert old["small"].is_deleted()
+            if is_ready:
+                jax.block_until_ready(state)
+        with pytest.raises(RuntimeError, match="deleted"):
+            writer.log(old, 200)
+    rows, _ = frames(tmp_path / "a.h5")
+    np.testing.assert_array_equal(rows["small"], np.arange(200))
+    np.testing.assert_array_equal(rows["some"][:, 49, 2], np.arange(200))
+
+
 def test_states_with_prng_keys_are_compiled_too(tmp_path: Path) -> None:
     traces = []
 

@@ -37,6 +37,7 @@ class Packing:
             aval = avals[i]
             self._slices.append((i, slice(at, at + aval.size), aval.dtype, tuple(aval.shape)))
             at += aval.size
+        self._booleans = [n for n, i in enumerate(self._together) if avals[i].dtype == bool]
         self._dtypes = {dtype for _, _, dtype, _ in self._slices if dtype.kind != "b"}
 
     def pack(self, *operands: Array) -> list[Array]:
@@ -54,6 +55,19 @@ class Packing:
             row = jax.lax.dynamic_update_slice(row, part, (at,))
             at += len(part)
         return row
+
+    def read(self, operands: Sequence[Any]) -> list[Any]:
+        """On the host, of arrays that can be read there: the same, in memory of its own.
+
+        Raises `TypeError` for arrays on other devices, on several, and of types beyond Python's.
+        """
+        alone = [_read(operands[i]) for i in self._alone]
+        if not self._together:
+            return alone
+        parts = [operands[i] for i in self._together]
+        for i in self._booleans:
+            parts[i] = _read(parts[i]).astype(np.uint32)
+        return [np.frombuffer(b"".join(parts), np.uint32), *alone]
 
     def unpack(self, packed: Sequence[Any]) -> list[Any]:
         """On the host, where axes may stand in front of all."""
@@ -75,6 +89,11 @@ def _is_small(aval: Aval) -> bool:
     if aval.size * aval.dtype.itemsize > _LARGE:
         return False
     return aval.dtype == bool or (aval.dtype.itemsize == 4 and aval.dtype.kind in "fiu")
+
+
+def _read(x: Any) -> Any:
+    """A copy on the host, of which JAX keeps none: `np.asarray` holds on to the array's memory."""
+    return np.ndarray(x.shape, x.dtype, b"".join([x]))
 
 
 def _bits(x: Array) -> Array:

@@ -23,8 +23,9 @@ Shape = tuple[int, ...]
 _LARGE = 2**16  # bytes
 _WORD = np.dtype("<u4")
 _MODULUS = 65535
-_WIDTH = 32  # words in a row of the table that sums are taken of: sums fit into 32 bits
-_HEIGHT = 2**15  # so many numbers below the modulus can be added
+_WIDTH = 32  # words in a row of a table
+_HEIGHT = 256  # rows of it: the sum of the halves of words, each times its row, fits into 32 bits
+_ADDABLE = 2**15  # so many numbers below the modulus can be added
 
 
 class Parcels:
@@ -51,6 +52,10 @@ class Parcels:
         given = {id(x) for x in arrays}
         own = (sealed(x) if seals else x for seals, x in zip(self._sealed, arrays, strict=True))
         return [copied(x) if id(x) in given else x for x in self._packing.pack(*own)]
+
+    def read(self, arrays: Sequence[Any]) -> list[Any]:
+        """On the host, of small arrays that are there: what `pack` gives, at once."""
+        return self._packing.read(arrays)
 
     def unpack(self, rows: Sequence[Numbers]) -> list[Numbers]:
         """On the host: each array of rows that are stacked."""
@@ -91,7 +96,9 @@ def copied(x: Any) -> Any:
 def sealed(x: Any) -> Any:
     """The bits of an array of wide numbers, and then their checksum."""
     words = jax.lax.bitcast_convert_type(x, jnp.uint32).reshape(-1)
-    return jnp.concatenate([words ^ _nothing(jnp.uint32), _fletcher32(words)[None]])
+    # Joined in one go, XLA would ask of each word whether it is the last.
+    with_room = jax.lax.optimization_barrier(jnp.append(words, jnp.uint32(0)))
+    return with_room.at[-1].set(_fletcher32(words))
 
 
 def _nothing(bits: Any) -> Any:
@@ -100,37 +107,48 @@ def _nothing(bits: Any) -> Any:
 
 
 def _fletcher32(words: Any) -> Any:
-    """What `_checksums.fletcher32` computes, in the program, of words of 32 bits."""
-    height = words.size // _WIDTH
-    rest = words.size - height * _WIDTH
-    sums, inner = _sums(words[: height * _WIDTH].reshape(height, _WIDTH))
-    after = jnp.arange(height - 1, -1, -1, dtype=jnp.uint32) % _MODULUS
-    after = (after * (2 * _WIDTH) + 2 * rest) % _MODULUS
-    weighted = (inner % _MODULUS + after * (sums % _MODULUS) % _MODULUS) % _MODULUS
-    if rest:
-        own, own_inner = _sums(words[height * _WIDTH :][None])
-        sums = jnp.concatenate([sums, own])
-        weighted = jnp.concatenate([weighted, own_inner % _MODULUS])
-    none = jnp.where(jnp.any(sums != 0), jnp.uint32(_MODULUS), jnp.uint32(0))
-    low, high = (256 * _sum(x) % _MODULUS for x in (sums % _MODULUS, weighted))
+    """What `_checksums.fletcher32` computes, in the program, of words of 32 bits.
+
+    They are a stack of tables, the first of which begins with zeros that count for nothing. All
+    sums down the columns of the tables are taken at once, since XLA is quick at that.
+    """
+    rest = words.size % (_HEIGHT * _WIDTH)
+    first = jnp.pad(words[:rest], (_HEIGHT * _WIDTH - rest, 0)).reshape(1, _HEIGHT, _WIDTH)
+    others = words[rest:].reshape(-1, _HEIGHT, _WIDTH)
+    sums = [jnp.concatenate(x) for x in zip(_sums(first), _sums(others), strict=True)]
+    none = jnp.where(jnp.any(sums[0] | sums[1] != 0), jnp.uint32(_MODULUS), jnp.uint32(0))
+    own_low, own_high, inner_low, inner_high = (x % _MODULUS for x in sums)
+    low = _sum(own_low) + _sum(own_high)
+    high = _sum(_weighted(own_low, inner_low, 0)) + _sum(_weighted(own_high, inner_high, 1))
+    low, high = (256 * (x % _MODULUS) % _MODULUS for x in (low, high))
     return jnp.where(high == 0, none, high) << 16 | jnp.where(low == 0, none, low)
 
 
-def _sums(table: Any) -> tuple[Any, Any]:
-    """Of each row the sum of its halves of words, and that in which earlier ones count more.
+def _sums(tables: Any) -> tuple[Any, ...]:
+    """Down each column the sum of the low and the high halves, and of each times the rows below."""
+    low, high = tables & 0xFFFF, tables >> 16
+    below = jnp.arange(_HEIGHT - 1, -1, -1, dtype=jnp.uint32)[:, None]
+    zeros = (jnp.uint32(0),) * 4
+    return tuple(jax.lax.reduce((low, high, low * below, high * below), zeros, _added, [1]))
 
-    The last one counts once, the one before it twice, and so on.
-    """
-    first, second = table & 0xFFFF, table >> 16
-    places = jnp.arange(2 * table.shape[1], 0, -2, dtype=jnp.uint32)
-    inner = first * places + second * (places - 1)
-    return tuple(x.sum(axis=1, dtype=jnp.uint32) for x in (first + second, inner))
+
+def _added(first: Any, second: Any) -> tuple[Any, ...]:
+    return tuple(x + y for x, y in zip(first, second, strict=True))
+
+
+def _weighted(own: Any, inner: Any, half: int) -> Any:
+    """The sums in which the last half of a word counts once, the one before it twice, and so on."""
+    tables = jnp.arange(own.shape[0] - 1, -1, -1, dtype=jnp.uint32)[:, None]
+    rows = (inner + tables * _HEIGHT % _MODULUS * own) % _MODULUS
+    places = jnp.arange(2 * _WIDTH - half, 0, -2, dtype=jnp.uint32)
+    return (rows * (2 * _WIDTH) + own * places) % _MODULUS
 
 
 def _sum(numbers: Any) -> Any:
     """The sum modulo 65535 of numbers that are below it."""
+    numbers = numbers.reshape(-1)
     while numbers.size > 1:
-        height = min(numbers.size, _HEIGHT)
+        height = min(numbers.size, _ADDABLE)
         table = jnp.pad(numbers, (0, -numbers.size % height)).reshape(-1, height)
         numbers = table.sum(axis=1, dtype=jnp.uint32) % _MODULUS
     return numbers.reshape(())

@@ -1,8 +1,9 @@
 """A view of the state as rows: what is computed in a program of its own, and travels from there.
 
 Where the numbers of the state are JAX arrays, a view is compiled together with the copies that it
-needs: one call gives arrays that nobody else owns, small ones packed into one. Any other state, and
-a view that wants to see numbers, is looked at as it is, with a copy of each array.
+needs: one call gives arrays that nobody else owns, small ones packed into one. Where a view only
+picks arrays that are small, there, and on the host, they are copied without that call. Any other
+state, and a view that wants to see numbers, is looked at as it is, with a copy of each array.
 
 What a view gives must not change its structure, its shapes and its types. In a compiled view that
 is looked at when it is traced, which JAX does anew whenever it could have changed.
@@ -26,6 +27,7 @@ from logax._resting.dtypes import Kind, kind_of
 from logax._resting.structure import Node, Parts, outlined
 from logax.loop._copies import copied, numbers_of, on_their_way, refuse_tracers
 from logax.storage._parcels import Parcels
+from logax.storage._picked import Picks
 from logax.storage._states import (
     NUMBERS,
     Frame,
@@ -87,6 +89,7 @@ class View:
         self._constants: dict[Any, list[Any]] = {}
         self._compiled: Any = None
         self._compiled_whole: Any = None  # the same of states that are arrays alone, sooner called
+        self._places: list[int] | None = None  # of what it picks, if it does nothing else
         self._passed: Any = None  # types and shapes that were found right
         self._stays = False  # what is computed is on the host already
         try:
@@ -105,10 +108,19 @@ class View:
         self._parcels = Parcels(
             [(x.stored_shape, x.kind) for x in device], seals=seals and is_on_one_device(state)
         )
+        self._picks: Picks | None = None
+        if self._compiled_whole is not None and self._places is not None:
+            leaves, structure = jax.tree.flatten(state)
+            self._picks = Picks(structure, leaves, self._places, self._parcels)
 
     def _is_compiled(self, frame: Frame, given: list[Any]) -> bool:
+        def looked_at(given: list[Any]) -> list[Any]:
+            own = self._learn(self._view(frame.filled(given)))
+            self._places = None if frame.others else Picks.places(given, own)
+            return own
+
         try:
-            jax.eval_shape(lambda given: self._learn(self._view(frame.filled(given))), given)
+            jax.eval_shape(looked_at, given)
         except _NEEDS_NUMBERS:
             return False
         return True
@@ -117,6 +129,9 @@ class View:
         """One row, which neither waits for the device nor shares memory with the state."""
         leaves, structure = jax.tree.flatten(state)
         if self._compiled_whole is not None and are_arrays(leaves):
+            picked = None if self._picks is None else self._picks(structure, leaves)
+            if picked is not None:
+                return picked
             arrays: list[Any] = self._compiled_whole(state)
         else:
             parts = None if self._compiled is None else split(leaves, structure)
