@@ -6,6 +6,7 @@ import concurrent.futures
 import contextlib
 import gc
 import os
+import queue
 import subprocess
 import sys
 import textwrap
@@ -19,6 +20,7 @@ import pytest
 from jax.sharding import Mesh, PartitionSpec
 
 import logax
+from gates import pending
 from interrupts import interrupts
 from logax._delivery.worker import worker
 from logax.loggers import (
@@ -601,6 +603,34 @@ def test_log_survives_the_donation_of_what_it_was_given():
             logger.log(state, {"x": x}, step=i)
             x = step(x)
     assert [value[0] for _, value in logger.runs[0].columns["x"]] == [0.0, 1.0, 2.0, 3.0, 4.0]
+
+
+def test_a_record_that_is_there_does_not_wait_for_the_next():
+    gate, seen = threading.Event(), queue.SimpleQueue()
+    logger = CallbackLogger(lambda one: seen.put(float(one.values["x"])))
+    with logger.run() as state:
+        x = pending(gate)
+        for value in (1.0, 2.0, x, 4.0, x):
+            logger.log(state, {"x": value})
+        assert [seen.get(timeout=60) for _ in range(2)] == [1, 2]
+        assert seen.empty()
+        gate.set()
+        assert [seen.get(timeout=60) for _ in range(3)] == [8, 4, 8]
+
+
+def test_a_value_that_cannot_be_computed_costs_no_other():
+    def fail(x):
+        raise OSError("no such value")
+
+    gate, logger = threading.Event(), MemoryLogger()
+    with logger.run() as state:
+        x = pending(gate, fail)
+        for step, value in enumerate([jnp.float32(1), x, jnp.float32(3), x, jnp.float32(5)]):
+            logger.log(state, {"x": value}, step=step)
+        gate.set()
+        with pytest.raises(logax.DeliveryError, match="no such value"):
+            logax.flush()
+    assert values(logger.runs[0], "x") == [1, 3, 5]
 
 
 def test_log_inside_a_program_and_under_vmap():

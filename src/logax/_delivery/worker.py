@@ -28,6 +28,7 @@ WHEN_FULL = ("block", "drop")
 _TURN = 5e-5  # seconds: a program must not wait longer for the thread to let go of Python
 _PAUSE = 2e-2  # seconds: nobody sees a record sooner, and being woken for each is dear
 _PLENTY = 4 * 2**20  # bytes: for so many there is no pause, their memory is needed again
+_LOOK = 2e-5, 5e-3  # seconds: how often to see whether something is there, ever less
 _VERY_LONG = 5.0  # seconds: where nothing is done for so long, whoever should may wait for us
 _MORE = 16 * 2**20  # bytes: by so many the queue then grows
 
@@ -122,6 +123,20 @@ class Worker:
         For jobs to ask for.
         """
         self._later = (time.monotonic() + seconds, job)
+
+    def wait_until(self, is_there: Callable[[], bool]) -> None:
+        """For jobs: wait for something that tells nobody when it is there, as JAX's arrays do.
+
+        What was put off is done in time meanwhile. Where nothing is, who needs it can just wait.
+        """
+        look = _LOOK[0]
+        while self._later is not None and not is_there():
+            later = self._due()
+            if later is not None:
+                self._do(0, later, ())
+                continue
+            time.sleep(min(self._left() or 0, look))
+            look = min(2 * look, _LOOK[1])  # most are there soon
 
     def extend_last(self, extend: Callable[[Callable[..., None]], bool], size: int = 0) -> bool:
         """Have the last job that waits take in something more of a size, and say whether it did."""
@@ -258,16 +273,21 @@ class Worker:
         return job
 
     def _do(self, size: int, job: Callable[..., None], arguments: tuple[Any, ...]) -> None:
-        try:
-            job(*arguments)
-        except BaseException as error:  # noqa: BLE001 - the thread must live on
-            _tell(job, error)
+        attempt(job, *arguments)
         with self._changed:
             self._bytes -= size
             self.done += 1
             self._extra = 0
             if self._cramped:
                 self._changed.notify_all()
+
+
+def attempt(job: Callable[..., None], *arguments: Any) -> None:
+    """Do a job on the thread; what it raises is told at the next chance."""
+    try:
+        job(*arguments)
+    except BaseException as error:  # noqa: BLE001 - the thread must live on
+        _tell(job, error)
 
 
 def _tell(who: Callable[..., None], error: BaseException) -> None:

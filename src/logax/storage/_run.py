@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
+from logax._delivery.together import put_together
 from logax._delivery.worker import Worker
 from logax._errors import add_note, described, tell_at_end, warn_user
 from logax._resting.errors import StorageError
@@ -26,11 +27,8 @@ from logax.storage._view import Row, is_there
 
 THREAD = "logax-storage"
 _HELD = 2000  # bytes that a row takes besides its numbers, in arrays of JAX's and in the queue
-_TOGETHER = 2**20  # bytes of rows that are one job for the thread
-_MOST_TOGETHER = 256
 _ENOUGH = 3  # interrupts, after which nothing is waited for
 _PATIENCE = 1.0  # seconds before the end of a block shows what it waits for
-_LOOK = 2e-5, 5e-3  # seconds: JAX tells nobody when an array is there; who cannot just wait looks
 
 _Entry: TypeAlias = tuple[Any, Row, int]  # a store, a row for it, and its step
 
@@ -44,7 +42,7 @@ class Run:
         self._seconds, self._sync = seconds, sync
         self._worker = Worker(THREAD, short_turns=False, grows=False)
         self._failure: StorageError | None = None
-        self._safe_by: float | None = None  # when what was written must be safe, if it is not
+        self._is_safe = True  # all that was written, or what is told of it has failed
         self._lost = self._dropped = 0
         self._put_in = self._written = 0  # rows
         self._entrance, self._ends = threading.Lock(), False
@@ -65,10 +63,7 @@ class Run:
                     "`HDF5StorageWriter.log` was called while its block ended, and the row of step "
                     f"{entry[-1]} was not stored. Leave the block when all threads are done."
                 )
-            takes = self._worker.extend_last(
-                lambda job: isinstance(job, _Rows) and job.take(entry, size), size
-            )
-            takes = takes or self._worker.put(size, _Rows(self._add, entry, size))
+            takes = put_together(self._worker, size, "rows", self._add, entry)
         self._put_in += takes
         if not takes:
             self._dropped += 1  # first: where warnings are errors, the next line raises
@@ -179,8 +174,8 @@ class Run:
                 store.add(row, step)
                 rows.popleft()
                 self._written += 1
-                if self._safe_by is None:
-                    self._safe_by = time.monotonic() + self._seconds
+                if self._is_safe:
+                    self._is_safe = False
                     self._worker.after(self._seconds, self._commit)
         except BaseException as error:  # noqa: BLE001 - raised by the next `log`, and at the end
             self._fail(error)
@@ -188,21 +183,15 @@ class Run:
 
     def _awaits(self, row: Row) -> bool:
         """Wait for a row as long as others are to be made safe; whether it is to be written."""
-        look = _LOOK[0]
-        while self._failure is None and not self._given_up:
-            if self._safe_by is None or is_there(row):
-                return True
-            left = self._safe_by - time.monotonic()
-            if left > 0:
-                time.sleep(min(left, look))
-                look = min(2 * look, _LOOK[1])  # most rows are there soon
-            else:
-                self._commit()
-        return False
+        self._worker.wait_until(lambda: self._stops() or is_there(row))
+        return not self._stops()
+
+    def _stops(self) -> bool:
+        return self._failure is not None or self._given_up
 
     def _commit(self) -> None:
-        if self._safe_by is not None:
-            self._safe_by = None
+        if not self._is_safe:
+            self._is_safe = True
             self._unless_failed(self.trajectory.commit)
 
     def _finish(self) -> None:
@@ -229,26 +218,6 @@ class Run:
             )
             failure.__cause__ = error
             self._failure = failure
-
-
-class _Rows:
-    """A job: rows that were put in one after the other, as long as they are small."""
-
-    def __init__(
-        self, add: Callable[[collections.deque[_Entry]], None], first: _Entry, size: int
-    ) -> None:
-        self._add, self._entries, self._size = add, collections.deque([first]), size
-
-    def take(self, entry: _Entry, size: int) -> bool:
-        """Take in one more, if there is room."""
-        if self._size + size > _TOGETHER or len(self._entries) >= _MOST_TOGETHER:
-            return False
-        self._entries.append(entry)
-        self._size += size
-        return True
-
-    def __call__(self) -> None:
-        self._add(self._entries)
 
 
 def told(error: BaseException) -> str:

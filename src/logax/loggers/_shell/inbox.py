@@ -18,7 +18,7 @@ from logax._delivery.forks import renew_after_fork
 from logax._delivery.packets import Owner, Parcel
 from logax._delivery.routes import Batch, Route
 from logax._delivery.troubles import DeliveryError, troubles
-from logax._delivery.worker import worker
+from logax._delivery.worker import attempt, worker
 from logax.loggers._shell.branch import Branch
 from logax.loggers._shell.bundles import Bundles
 from logax.loggers._shell.own_steps import with_own_steps
@@ -203,21 +203,21 @@ class Inbox:
 
 
 def _hand_over_all() -> None:
-    _do_each(_waiting, Inbox.hand_over)
+    _do_each(list(_waiting), Inbox.hand_over)
     _waiting.clear()
 
 
 def _settle_all(deadline: float | None) -> bool:
     """Before a `flush`, when the programs have ended: all that waits goes on."""
     if _all:
-        worker.put(0, _do_each, _all, Inbox.settle, waits=False)
+        worker.put(0, lambda: _do_each(list(_all), Inbox.settle), waits=False)
     return True
 
 
 def _do_each(inboxes: Iterable[Inbox], job: Callable[[Inbox], None]) -> None:
-    """Have this done for each by itself: one that fails keeps nothing from the others."""
-    for inbox in list(inboxes):
-        worker.put(0, job, inbox, waits=False)
+    """Do this for each by itself: one that fails keeps nothing from the others."""
+    for inbox in inboxes:
+        attempt(job, inbox)
 
 
 _all: weakref.WeakSet[Inbox] = weakref.WeakSet()

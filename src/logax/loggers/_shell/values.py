@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,13 +16,14 @@ from logax._compat import Array, ConcreteArray
 from logax._delivery.direct import send
 from logax._delivery.packets import OBJECTS, Owner, Packet, Rows, Site, Stream
 from logax._delivery.routes import Batch
+from logax._delivery.together import put_together
 from logax._delivery.troubles import troubles
-from logax._delivery.worker import worker
+from logax._delivery.worker import attempt, worker
 from logax._entries import LogSpec, array_entry, entries_of, step_of
 from logax._harvest.sending import send_logs
 from logax._logdict import logdict
 from logax.loggers._shell.inbox import Inbox
-from logax.loop._copies import copied, on_their_way
+from logax.loop._copies import copied, is_there, on_their_way
 
 
 def log_values(inbox: Inbox, number: Array, data: Any, steps: dict[str, Any], site: str) -> None:
@@ -73,19 +75,45 @@ def _packet_of(spec: LogSpec) -> Packet:
 
 
 def _put(inbox: Inbox, packet: Packet, arrays: Sequence[Any], number: Any) -> None:
-    if any(isinstance(x, jax.Array) for x in arrays):
+    if any(type(x) is not np.ndarray and isinstance(x, jax.Array) for x in arrays):
         arrays = on_their_way(copied(arrays))
     size = OBJECTS + sum(x.nbytes for x in arrays)
-    if not worker.put(size, _deliver, inbox, packet, arrays, number):
+    kind = (id(inbox), id(packet), id(number))
+    deliver = functools.partial(_deliver_all, inbox, packet, number)
+    if not put_together(worker, size, kind, deliver, arrays):
         troubles.dropped(packet.sites[0].named(), 1)
 
 
-def _deliver(inbox: Inbox, packet: Packet, arrays: Sequence[Any], number: Any) -> None:
-    """Take in a record on the thread of delivery, which may wait for its values."""
-    rows = Rows([np.asarray(x)[None] for x in arrays], np.zeros(1, np.int32), None)
-    narrow = [(False,) * len(arrays)]
-    owner = Owner(np.asarray(number))
-    inbox.deliver(Batch(packet, (), None, [rows], narrow, [(0, 0, -1)], owner))
+def _deliver_all(inbox: Inbox, packet: Packet, number: Any, records: deque[Sequence[Any]]) -> None:
+    """Take in records on the thread of delivery, which may wait for values: at once all there are.
+
+    One that cannot be had, since its program has failed, is told of by itself.
+    """
+    while records:
+        rows: list[list[Any]] = []
+        worker.wait_until(lambda: _is_there(records[0]))
+        attempt(_fetch, records, rows)
+        while records and _is_there(records[0]):
+            attempt(_fetch, records, rows)
+        if rows:
+            attempt(_deliver, inbox, packet, number, rows)
+
+
+def _is_there(record: Sequence[Any]) -> bool:
+    return all(type(x) is np.ndarray or is_there(x) for x in record)
+
+
+def _fetch(records: deque[Sequence[Any]], rows: list[list[Any]]) -> None:
+    rows.append([np.asarray(x) for x in records.popleft()])
+
+
+def _deliver(inbox: Inbox, packet: Packet, number: Any, rows: Sequence[Sequence[Any]]) -> None:
+    columns = [np.array(values) for values in zip(*rows, strict=True)]
+    places = np.arange(len(rows), dtype=np.int32)
+    narrow = [(False,) * len(columns)]
+    order = [(0, i, -1) for i in range(len(rows))]
+    own = Rows(columns, places, None)
+    inbox.deliver(Batch(packet, (), None, [own], narrow, order, Owner(np.asarray(number))))
 
 
 _NUMBERS = {bool, int, float, np.float64, np.float32, np.int64, np.int32, np.bool_}
