@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
+from typing import Any
 
 import h5py
 import jax
@@ -10,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from logax.storage import _parcels
 from logax.storage._checksums import fletcher32, lookup3
 from logax.storage._parcels import sealed
 
@@ -41,8 +44,14 @@ def test_fletcher32_of_many_bytes_does_not_overflow() -> None:
 
 
 @pytest.mark.parametrize("words", [33, 8192, 16_385, 2**20 + 1, 2**25])
-def test_the_device_computes_the_same(words: int) -> None:
-    seal = jax.jit(sealed)
+@pytest.mark.parametrize("way", [None, _parcels._summed_by_rows], ids=["cpu", "others"])
+def test_the_device_computes_the_same(
+    way: Any, words: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On other devices than the CPU sums are taken in another way, here on the CPU."""
+    if way is not None:
+        monkeypatch.setattr(_parcels, "_summed_by_columns", way)
+    seal = jax.jit(functools.partial(sealed))  # traced anew
     given = np.frombuffer(np.random.default_rng(words).bytes(4 * words), np.float32)
     for numbers in (given, np.zeros(words, np.float32), np.full(words, -1, np.int32)):
         found = np.asarray(seal(jnp.asarray(numbers)))

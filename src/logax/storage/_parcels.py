@@ -107,37 +107,69 @@ def _nothing(bits: Any) -> Any:
 
 
 def _fletcher32(words: Any) -> Any:
-    """What `_checksums.fletcher32` computes, in the program, of words of 32 bits.
-
-    They are a stack of tables, the first of which begins with zeros that count for nothing. All
-    sums down the columns of the tables are taken at once, since XLA is quick at that.
-    """
-    rest = words.size % (_HEIGHT * _WIDTH)
-    first = jnp.pad(words[:rest], (_HEIGHT * _WIDTH - rest, 0)).reshape(1, _HEIGHT, _WIDTH)
-    others = words[rest:].reshape(-1, _HEIGHT, _WIDTH)
-    sums = [jnp.concatenate(x) for x in zip(_sums(first), _sums(others), strict=True)]
-    none = jnp.where(jnp.any(sums[0] | sums[1] != 0), jnp.uint32(_MODULUS), jnp.uint32(0))
-    own_low, own_high, inner_low, inner_high = (x % _MODULUS for x in sums)
-    low = _sum(own_low) + _sum(own_high)
-    high = _sum(_weighted(own_low, inner_low, 0)) + _sum(_weighted(own_high, inner_high, 1))
-    low, high = (256 * (x % _MODULUS) % _MODULUS for x in (low, high))
+    """What `_checksums.fletcher32` computes, in the program, of words of 32 bits."""
+    total, weighted, is_any = jax.lax.platform_dependent(
+        words, cpu=_summed_by_columns, default=_summed_by_rows
+    )
+    none = jnp.where(is_any, jnp.uint32(_MODULUS), jnp.uint32(0))
+    low, high = (256 * x % _MODULUS for x in (total, weighted))
     return jnp.where(high == 0, none, high) << 16 | jnp.where(low == 0, none, low)
 
 
-def _sums(tables: Any) -> tuple[Any, ...]:
-    """Down each column the sum of the low and the high halves, and of each times the rows below."""
-    low, high = tables & 0xFFFF, tables >> 16
+# The sum of the halves of words, and that in which the last half counts once, the one before it
+# twice, and so on, both modulo 65535; and whether there is anything but zeros. XLA is quick at sums
+# along rows on a GPU, and at sums down columns, all at once, on a CPU.
+
+
+def _summed_by_rows(words: Any) -> tuple[Any, Any, Any]:
+    height = words.size // _WIDTH
+    rest = words.size - height * _WIDTH
+    sums, inner = _sums_of_rows(words[: height * _WIDTH].reshape(height, _WIDTH))
+    after = jnp.arange(height - 1, -1, -1, dtype=jnp.uint32) % _MODULUS
+    after = (after * (2 * _WIDTH) + 2 * rest) % _MODULUS
+    weighted = (inner % _MODULUS + after * (sums % _MODULUS) % _MODULUS) % _MODULUS
+    if rest:
+        own, own_inner = _sums_of_rows(words[height * _WIDTH :][None])
+        sums = jnp.concatenate([sums, own])
+        weighted = jnp.concatenate([weighted, own_inner % _MODULUS])
+    return _sum(sums % _MODULUS), _sum(weighted), jnp.any(sums != 0)
+
+
+def _sums_of_rows(table: Any) -> tuple[Any, Any]:
+    """Of each row the sum of the halves of its words, and that in which earlier ones count more."""
+    first, second = table & 0xFFFF, table >> 16
+    places = jnp.arange(2 * table.shape[1], 0, -2, dtype=jnp.uint32)
+    inner = first * places + second * (places - 1)
+    return tuple(x.sum(axis=1, dtype=jnp.uint32) for x in (first + second, inner))
+
+
+def _summed_by_columns(words: Any) -> tuple[Any, Any, Any]:
+    """Of a stack of tables, the first of which begins with zeros that count for nothing."""
+    rest = words.size % (_HEIGHT * _WIDTH)
+    first = jnp.pad(words[:rest], (_HEIGHT * _WIDTH - rest, 0)).reshape(1, _HEIGHT, _WIDTH)
+    others = words[rest:].reshape(-1, _HEIGHT, _WIDTH)
+    both = zip(_sums_of_columns(first), _sums_of_columns(others), strict=True)
+    sums = [jnp.concatenate(x) for x in both]
+    firsts, seconds, inner_firsts, inner_seconds = (x % _MODULUS for x in sums)
+    total = _sum(firsts) + _sum(seconds)
+    weighted = _sum(_weighted(firsts, inner_firsts, 0)) + _sum(_weighted(seconds, inner_seconds, 1))
+    return total % _MODULUS, weighted % _MODULUS, jnp.any(sums[0] | sums[1] != 0)
+
+
+def _sums_of_columns(tables: Any) -> tuple[Any, ...]:
+    """Of each column the sums of both halves of its words, and of each times the rows below it."""
+    first, second = tables & 0xFFFF, tables >> 16
     below = jnp.arange(_HEIGHT - 1, -1, -1, dtype=jnp.uint32)[:, None]
     zeros = (jnp.uint32(0),) * 4
-    return tuple(jax.lax.reduce((low, high, low * below, high * below), zeros, _added, [1]))
+    return tuple(jax.lax.reduce((first, second, first * below, second * below), zeros, _added, [1]))
 
 
-def _added(first: Any, second: Any) -> tuple[Any, ...]:
-    return tuple(x + y for x, y in zip(first, second, strict=True))
+def _added(some: Any, others: Any) -> tuple[Any, ...]:
+    return tuple(x + y for x, y in zip(some, others, strict=True))
 
 
 def _weighted(own: Any, inner: Any, half: int) -> Any:
-    """The sums in which the last half of a word counts once, the one before it twice, and so on."""
+    """Sums of columns in which each half of a word counts by its place."""
     tables = jnp.arange(own.shape[0] - 1, -1, -1, dtype=jnp.uint32)[:, None]
     rows = (inner + tables * _HEIGHT % _MODULUS * own) % _MODULUS
     places = jnp.arange(2 * _WIDTH - half, 0, -2, dtype=jnp.uint32)
