@@ -298,6 +298,7 @@ except OSError:
     pass
 last(sink.end)
 last(lambda: logax.save({"x": np.zeros(2**20)}, folder))
+make_room("limit", folder)
 print(logax.load(folder)["a"]["n"].tolist())
 """,
         tmp_path,
