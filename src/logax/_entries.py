@@ -154,7 +154,8 @@ def _array(leaf: Any, what: str, where: str) -> Array:
 
 def _host_array(leaf: Any, what: str, where: str) -> Any:
     """The same for what stays on the host, where nothing need be rounded."""
-    if isinstance(leaf, (bool, int, float, complex, np.generic, np.ndarray)):
+    numeric = isinstance(leaf, (bool, int, float, complex, np.generic, np.ndarray))
+    if numeric and not isinstance(leaf, np.ma.MaskedArray):  # whose mask would be lost
         array = np.array(leaf)
         if array.dtype.kind in "biufc" or jnp.issubdtype(array.dtype, np.number):
             return array

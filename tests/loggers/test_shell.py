@@ -594,6 +594,15 @@ def test_log_refuses_an_integer_that_no_type_holds(data, steps):
     assert values(logger.runs[0], "x") == [2**64 - 1]
 
 
+def test_log_refuses_a_mask_that_would_be_lost():
+    logger = MemoryLogger()
+    with logger.run() as state:
+        for value in (np.ma.masked_equal([1, 2], 1), np.ma.masked):
+            with pytest.raises(TypeError, match=r"Masked.* for `x`"):
+                logger.log(state, {"x": value})
+    assert logger.runs[0].records == []
+
+
 def test_log_survives_the_donation_of_what_it_was_given():
     logger = MemoryLogger()
     step = jax.jit(lambda x: x + 1, donate_argnums=0)
@@ -628,7 +637,8 @@ def test_a_value_that_cannot_be_computed_costs_no_other():
         for step, value in enumerate([jnp.float32(1), x, jnp.float32(3), x, jnp.float32(5)]):
             logger.log(state, {"x": value}, step=step)
         gate.set()
-        with pytest.raises(logax.DeliveryError, match="no such value"):
+        told = r"`x` \(logged at .*test_shell.py.*\) could not be computed[\s\S]*no such value"
+        with pytest.raises(logax.DeliveryError, match=told):
             logax.flush()
     assert values(logger.runs[0], "x") == [1, 3, 5]
 

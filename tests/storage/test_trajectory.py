@@ -419,6 +419,38 @@ def test_arrays_on_different_devices_can_be_stored_together(tmp_path: Path) -> N
     np.testing.assert_array_equal(rows["b"], np.zeros((2, 3)))
 
 
+@pytest.mark.parametrize("is_ready", [True, False])
+def test_arrays_that_come_to_different_devices_later_are_refused(
+    is_ready: bool, tmp_path: Path
+) -> None:
+    one, two = jax.devices()[:2]
+    together = jax.device_put({"a": jnp.float32(0), "b": jnp.float32(1)}, one)
+    gate = threading.Event()
+    first = jnp.float32(8) if is_ready else pending(gate)
+    apart = {"a": jax.device_put(first, one), "b": jax.device_put(jnp.float32(3), two)}
+    if is_ready:
+        jax.block_until_ready(apart)
+    config = {"frames": WriterGroupConfig(whole)}
+    with HDF5StorageWriter(tmp_path / "a.h5", config, together) as writer:
+        writer.log(together, 0)
+        with pytest.raises(ValueError, match="devices"):
+            writer.log(apart, 1)
+        writer.log(together, 2)
+        gate.set()
+    rows, steps = frames(tmp_path / "a.h5")
+    assert steps == [0, 2]
+    np.testing.assert_array_equal(rows["b"], [1, 1])
+
+
+def test_a_shape_is_no_state(tmp_path: Path) -> None:
+    config = {"frames": WriterGroupConfig(whole)}
+    with HDF5StorageWriter(tmp_path / "a.h5", config, jnp.zeros(3)) as writer:
+        with pytest.raises(TypeError, match="ShapeDtypeStruct"):
+            writer.log(jax.ShapeDtypeStruct((3,), jnp.float32), 0)
+        writer.log(jnp.zeros(3), 1)
+    assert frames(tmp_path / "a.h5")[1] == [1]
+
+
 def test_rows_of_all_sizes_are_written_whole(tmp_path: Path) -> None:
     """Rows that fill blocks exactly, nearly, and not at all; one of several megabytes."""
     for size in (1, 7, 1000, 8191, 8192, 8193, 16383, 16384, 1_000_003):

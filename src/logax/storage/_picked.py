@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from logax.storage._parcels import Parcels
+from logax.storage._states import are_together
 
 _IS_DELETED = operator.methodcaller("is_deleted")
 _IS_READY = operator.methodcaller("is_ready")
@@ -33,6 +34,7 @@ class Picks:
         self._structure, self._forms = structure, _forms(leaves)
         self._places, self._parcels = places, parcels
         self._can_be_read = True
+        self._shardings: list[Any] = []  # that were found to be of one place
 
     @staticmethod
     def places(given: Sequence[Any], picked: Sequence[Any]) -> list[int] | None:
@@ -52,6 +54,10 @@ class Picks:
         picked = [leaves[i] for i in self._places]
         if any(map(_IS_DELETED, picked)) or not all(map(_IS_READY, picked)):
             return None  # a program waits for them, or says that they are gone
+        shardings = [x.sharding for x in picked]
+        if shardings != self._shardings and not are_together(picked):
+            return None  # a program says that it cannot take them, ready or not
+        self._shardings = shardings
         try:
             return self._parcels.read(picked)
         except TypeError:  # they are not on one CPU, and hardly ever will be

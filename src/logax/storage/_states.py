@@ -15,7 +15,7 @@ from logax._compat import ConcreteArray
 from logax.loop._copies import numbers_of
 
 NUMBERS = (bool, int, float, complex)
-_ARRAYS = {ConcreteArray, jax.ShapeDtypeStruct}
+_ARRAYS = {ConcreteArray}
 
 
 class Frame(NamedTuple):
@@ -68,7 +68,7 @@ def _is_array(leaf: Any) -> bool:
     """Whether it is an array of JAX, or the shape of one, and no tracer."""
     if isinstance(leaf, jax.Array) and not isinstance(leaf, jax.core.Tracer):
         _ARRAYS.add(type(leaf))  # PRNG keys have a class of their own, which JAX does not name
-    return type(leaf) in _ARRAYS
+    return type(leaf) in _ARRAYS or isinstance(leaf, jax.ShapeDtypeStruct)
 
 
 def _belongs_to_the_program(leaf: Any) -> bool:

@@ -17,9 +17,10 @@ from logax._delivery.direct import send
 from logax._delivery.packets import OBJECTS, Owner, Packet, Rows, Site, Stream
 from logax._delivery.routes import Batch
 from logax._delivery.together import put_together
-from logax._delivery.troubles import troubles
+from logax._delivery.troubles import DeliveryError, troubles
 from logax._delivery.worker import attempt, worker
 from logax._entries import LogSpec, array_entry, entries_of, step_of
+from logax._errors import described
 from logax._harvest.sending import send_logs
 from logax._logdict import logdict
 from logax.loggers._shell.inbox import Inbox
@@ -92,9 +93,9 @@ def _deliver_all(inbox: Inbox, packet: Packet, number: Any, records: deque[Seque
     while records:
         rows: list[list[Any]] = []
         worker.wait_until(lambda: _is_there(records[0]))
-        attempt(_fetch, records, rows)
+        _fetch(inbox, packet, records.popleft(), rows)
         while records and _is_there(records[0]):
-            attempt(_fetch, records, rows)
+            _fetch(inbox, packet, records.popleft(), rows)
         if rows:
             attempt(_deliver, inbox, packet, number, rows)
 
@@ -103,8 +104,14 @@ def _is_there(record: Sequence[Any]) -> bool:
     return all(type(x) is np.ndarray or is_there(x) for x in record)
 
 
-def _fetch(records: deque[Sequence[Any]], rows: list[list[Any]]) -> None:
-    rows.append([np.asarray(x) for x in records.popleft()])
+def _fetch(inbox: Inbox, packet: Packet, record: Sequence[Any], rows: list[list[Any]]) -> None:
+    try:
+        rows.append([np.asarray(x) for x in record])
+    except Exception as error:  # noqa: BLE001 - told by the next call
+        named = packet.sites[0].named()
+        failure = DeliveryError(f"{named} could not be computed: {described(error)}")
+        failure.__cause__ = error
+        troubles.failed(inbox, failure)
 
 
 def _deliver(inbox: Inbox, packet: Packet, number: Any, rows: Sequence[Sequence[Any]]) -> None:
