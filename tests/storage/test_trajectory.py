@@ -410,6 +410,17 @@ def test_arrays_that_are_sharded_over_devices_are_stored_whole(tmp_path: Path) -
     np.testing.assert_array_equal(frames(tmp_path / "a.h5")[0]["x"][1], np.arange(8 * 20000.0))
 
 
+def test_arrays_that_come_to_be_sharded_later_are_stored_too(tmp_path: Path) -> None:
+    mesh = jax.make_mesh((2,), ("i",))
+    spec = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("i"))
+    one = jax.device_put({"x": jnp.arange(4.0), "y": jnp.ones(2)}, jax.devices()[0])
+    states = [one, jax.device_put(one, spec), one]
+    written(tmp_path / "a.h5", whole, 1, enumerate(jax.block_until_ready(states)), one)
+    rows, _ = frames(tmp_path / "a.h5")
+    np.testing.assert_array_equal(rows["x"], np.tile(np.arange(4.0), (3, 1)))
+    np.testing.assert_array_equal(rows["y"], np.ones((3, 2)))
+
+
 def test_arrays_on_different_devices_can_be_stored_together(tmp_path: Path) -> None:
     one, two = jax.devices()[:2]
     state = {"a": jax.device_put(jnp.ones(3), one), "b": jax.device_put(jnp.zeros(3), two)}
