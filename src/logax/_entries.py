@@ -134,7 +134,7 @@ def _array(leaf: Any, what: str, where: str) -> Array:
     """The leaf as an array that JAX can carry, or an error that names it."""
     if isinstance(leaf, jax.Array):
         return leaf
-    numeric = isinstance(leaf, (bool, int, float, complex, np.generic, np.ndarray))
+    numeric = isinstance(leaf, _NUMERIC)
     if numeric or hasattr(leaf, "__jax_array__"):
         try:
             with np.errstate(over="ignore"):  # checked below
@@ -154,7 +154,7 @@ def _array(leaf: Any, what: str, where: str) -> Array:
 
 def _host_array(leaf: Any, what: str, where: str) -> Any:
     """The same for what stays on the host, where nothing need be rounded."""
-    numeric = isinstance(leaf, (bool, int, float, complex, np.generic, np.ndarray))
+    numeric = isinstance(leaf, _NUMERIC)
     if numeric and not isinstance(leaf, np.ma.MaskedArray):  # whose mask would be lost
         array = np.array(leaf)
         if array.dtype.kind in "biufc" or jnp.issubdtype(array.dtype, np.number):
@@ -176,4 +176,5 @@ def _check_fits(given: Any, dtype: Any, what: str, where: str) -> None:
         )
 
 
+_NUMERIC = (bool, int, float, complex, np.generic, np.ndarray)
 ONE_ARRAY = jax.tree.structure(0)

@@ -42,7 +42,7 @@ class Run:
         self._seconds, self._sync = seconds, sync
         self._worker = Worker(THREAD, short_turns=False, grows=False)
         self._failure: StorageError | None = None
-        self._is_safe = True  # all that was written, or what is told of it has failed
+        self._is_safe = True  # all that was written, or it is being made so
         self._lost = self._dropped = 0
         self._put_in = self._written = 0  # rows
         self._entrance, self._ends = threading.Lock(), False

@@ -203,20 +203,19 @@ class Inbox:
 
 
 def _hand_over_all() -> None:
-    _do_each(list(_waiting), Inbox.hand_over)
-    _waiting.clear()
+    _do_each(_waiting, Inbox.hand_over)
 
 
 def _settle_all(deadline: float | None) -> bool:
     """Before a `flush`, when the programs have ended: all that waits goes on."""
     if _all:
-        worker.put(0, lambda: _do_each(list(_all), Inbox.settle), waits=False)
+        worker.put(0, _do_each, _all, Inbox.settle, waits=False)
     return True
 
 
 def _do_each(inboxes: Iterable[Inbox], job: Callable[[Inbox], None]) -> None:
     """Do this for each by itself: one that fails keeps nothing from the others."""
-    for inbox in inboxes:
+    for inbox in list(inboxes):
         attempt(job, inbox)
 
 
