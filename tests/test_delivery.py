@@ -6,6 +6,7 @@ several devices are the ones that return before they have run.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import signal
@@ -16,6 +17,7 @@ import threading
 import tracemalloc
 import weakref
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +30,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import logax
 from logax._delivery import calls
-from logax._delivery.worker import worker
+from logax._delivery.troubles import troubles
+from logax._delivery.worker import Worker, worker
 from logax.loggers import Logger, Portion, Sink
 from logax.testing import MemoryLogger
 
@@ -47,6 +50,11 @@ jax.monitoring.register_event_duration_secs_listener(note_compilation)
 def await_callbacks() -> None:
     """Wait until all records were given to callbacks, without asking for errors."""
     jax.effects_barrier()
+    await_delivery()
+
+
+def await_delivery() -> None:
+    """Wait until those were that have left their programs."""
     with worker._changed:
         done = worker._changed.wait_for(worker.is_done, LONG)
     assert done
@@ -737,6 +745,45 @@ def test_a_program_that_died_does_not_keep_flush_waiting() -> None:
     calls._calls.clear()  # nobody knows that the rest of them will never come
 
 
+def test_nor_does_one_that_died_on_several_devices() -> None:
+    def fail(x: Any) -> Any:
+        if x == 1:
+            raise MineError("of the program")
+        return x
+
+    def function(x: Any) -> Any:
+        return once(jax.pure_callback(fail, jax.ShapeDtypeStruct((), x.dtype), x[0]))[None]
+
+    got: list[float] = []
+    mesh, each = Mesh(np.array(jax.devices()[:2]), "i"), PartitionSpec("i")
+    program = jax.shard_map(function, mesh=mesh, in_specs=each, out_specs=each)
+    x = jax.device_put(np.array([1, 5], np.float32), NamedSharding(mesh, each))
+    with ThreadPoolExecutor(1) as thread:  # JAX reminds the thread that called it of what failed
+        out = thread.submit(logax.tap(program, into(got)), x).result()
+    logax.flush(timeout=LONG)
+    assert (got, calls._calls) == ([5.0][: len(got)], {})
+    with pytest.raises(jax.errors.JaxRuntimeError, match="of the program"):
+        jax.block_until_ready(out)
+
+
+def test_one_that_dies_after_its_last_record_has_said_all() -> None:
+    got: list[float] = []
+
+    def fail(x: Any) -> None:
+        await_delivery()
+        raise MineError("of the program")
+
+    def function(x: Any) -> Any:
+        x = count(x)
+        jax.debug.callback(fail, x)
+        return x
+
+    with pytest.raises(Exception, match="of the program"):
+        jax.block_until_ready(logax.tap(function, into(got))(0.0))
+    logax.flush(timeout=LONG)
+    assert (got, calls._calls) == ([0.0, 1.0, 2.0], {})
+
+
 @pytest.mark.parametrize("timeout", ["1", -1, float("nan"), True])
 def test_a_time_that_is_none_is_refused(timeout: Any) -> None:
     with pytest.raises(ValueError, match="`flush` takes `timeout` in seconds, 0 or more, and got"):
@@ -879,6 +926,53 @@ def test_dropped_records_are_told_by_the_next_call_too(configured: Callable[...,
         _ = logax.tap(once, gate)(jnp.zeros(WIDTH)), logax.flush()
     dropped = sum(int(str(warning.message).split(maxsplit=1)[0]) for warning in caught)
     assert len(gate.got) + dropped == 51
+
+
+@pytest.mark.parametrize("way", ["two calls", "live"])
+def test_whatever_they_come_from_dropped_records_are_counted(
+    configured: Callable[..., None], way: str
+) -> None:
+    configured(queue_bytes=10_000, when_full="drop")
+    gate, x = Gate(), jnp.zeros((2, WIDTH))
+
+    def run() -> None:
+        with logax.live(gate) if way == "live" else contextlib.nullcontext():
+            if way == "live":
+                jax.jit(jax.vmap(counting(50)))(x)
+            else:
+                _ = logax.tap(counting(50), gate)(x[0]), logax.tap(counting(50), gate)(x[1])
+            jax.effects_barrier()
+            gate.open.set()
+        logax.flush()
+
+    with pytest.warns(UserWarning, match="records were dropped") as caught:
+        run()
+    text = str(caught[0].message)
+    dropped = int(text.split(maxsplit=1)[0])
+    assert f"{dropped} of `x` (logged at {site_of(count, 4)})" in text
+    assert 50 < dropped < 100
+    assert len(gate.got) + dropped == 100
+    assert calls._calls == {}
+
+
+def test_a_callback_that_does_not_return_is_told_of_and_the_queue_grows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("logax._delivery.worker._VERY_LONG", 0.01)
+    full, go_on, done = Worker("a full one"), threading.Event(), list[int]()
+    full.limit = 100
+    full.put(100, go_on.wait, LONG)
+    for number in range(3):
+        assert full.put(100, done.append, number)  # the program goes on
+    go_on.set()
+    assert full.drain(None)
+    full.stop(waits=True)
+    assert done == [0, 1, 2]
+    with pytest.warns(
+        UserWarning, match=r"not returned for 0\.01 s, and the queue is full"
+    ) as told:
+        troubles.tell()
+    assert "the queue grows beyond its bound" in str(told[0].message)
 
 
 def test_dropping_takes_no_memory_worth_mentioning(configured: Callable[..., None]) -> None:

@@ -289,6 +289,12 @@ def test_structures_that_differ_look_different(case: str) -> None:
     assert one != two
 
 
+def test_structures_of_which_parts_are_chosen_are_shown_by_these() -> None:
+    f = twice({"a": 1.0, "b": 1.0, "c": 1.0}, {"a": 1.0, "c": 1.0})
+    message = message_of(TypeError, lambda: logax.spool(f, argnames=["x/a", "x/b"])(1.0))
+    assert_says(message, STRUCTURES, f"`x/a,x/b` at {site_of(f, 1)}", f"`x/a` at {site_of(f, 2)}")
+
+
 def test_steps_that_cannot_be_joined_without_loss_are_shown_with_both_places() -> None:
     def f(x: Any) -> None:
         logax.log({"x": x}, step=np.int32(1))

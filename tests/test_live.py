@@ -315,3 +315,13 @@ def test_a_block_can_be_used_again_but_not_twice_at_once() -> None:
 def test_what_cannot_be_called_is_refused() -> None:
     with pytest.raises(TypeError, match=r"`live` takes callbacks .* and got 'x'"):
         logax.live("x")  # type: ignore[arg-type]
+
+
+def test_a_program_that_was_compiled_in_a_block_is_silent_after_it() -> None:
+    got: list[Any] = []
+    with logax.live(got.append):
+        compiled = jax.jit(count).lower(1.0).compile()
+        inside = compiled(1.0)
+    assert compiled(2.0) == inside + 1
+    logax.flush()
+    assert values(got) == [1.0, 2.0, 3.0]

@@ -113,6 +113,23 @@ def test_nan_and_infinities_are_values(value: float) -> None:
     np.testing.assert_array_equal(spooled({"x": value})["x"], [value])
 
 
+@pytest.mark.parametrize("options", [{"capacity": 2}, {"reduce": "last"}])
+def test_a_loop_without_iterations_in_a_branch_leaves_what_is_kept(options: Any) -> None:
+    def never(x: Any) -> Any:
+        return lax.scan(lambda x, _: (logax.log({"x": -x}) or x, None), x, None, length=0)[0]
+
+    def f(x: Any) -> Any:
+        def body(x: Any, _: None) -> Any:
+            logax.log({"x": x})
+            return lax.cond(x > 1, never, lambda x: x, x) + 1, None
+
+        return lax.scan(body, x, None, length=4)[0]
+
+    out, logs = logax.spool(f, **options)(0.0)
+    assert out == 4.0
+    assert as_list(logs["x"]) == [2.0, 3.0][-options.get("capacity", 1) :]
+
+
 @pytest.mark.parametrize("impl", ["threefry2x32", "rbg"])
 def test_typed_prng_keys_come_back_as_keys(impl: str) -> None:
     keys = jax.random.split(jax.random.key(1, impl=impl), 3)

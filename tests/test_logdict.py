@@ -64,6 +64,11 @@ def test_an_unknown_attribute_lists_the_steps() -> None:
         example().epoch  # noqa: B018
 
 
+def test_one_that_is_not_made_yet_has_no_attributes_either() -> None:
+    with pytest.raises(AttributeError, match="_layout"):
+        _ = logdict.__new__(logdict).loss
+
+
 def test_an_unknown_step_lists_the_steps() -> None:
     with pytest.raises(KeyError, match="there is 'step', 'update'"):
         example().steps["epoch"]
@@ -402,6 +407,7 @@ def test_steps_survive_pickling_by_the_user() -> None:
 def test_its_structure_can_be_hashed_and_read() -> None:
     one, two = (jax.tree.structure(logs) for logs in (example(), example()))
     assert hash(one) == hash(two)
+    assert len({one.node_data(), two.node_data()}) == 1
     assert "loss, grad; steps step, update" in str(one)
     assert "x; steps none" in str(jax.tree.structure(logdict({"x": STEP})))
 

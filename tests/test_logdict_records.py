@@ -315,6 +315,13 @@ def test_prng_keys_are_records_too() -> None:
     assert "for the key 'k'" in error.value.__notes__[0]
 
 
+def test_a_record_may_hold_prng_keys_and_numbers() -> None:
+    keys = jax.random.split(jax.random.key(1), 3)
+    last = logdict({"both": {"key": keys, "x": jnp.arange(3)}}).reduce("last")["both"]
+    assert np.array_equal(jax.random.key_data(last["key"]), jax.random.key_data(keys[2:]))
+    assert last["x"].tolist() == [2]
+
+
 def test_a_key_without_arrays_has_steps_and_a_count() -> None:
     logs = logdict({"x": {"a": None}}, steps={"i": {"x": jnp.arange(3)}}, count={"x": jnp.int32(2)})
     assert logs.count["x"] == 2

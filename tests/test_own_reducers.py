@@ -131,6 +131,40 @@ def test_a_record_reducer_keeps_several_records_with_their_steps(
     assert as_list(logs.steps["step"]["x"]) == steps
 
 
+class Histogram(logax.Reducer):
+    """Its step has an array of its own."""
+
+    edges = np.array([0.0, 2.0, 4.0, 8.0], np.float32)
+
+    def start(self, like: Any) -> Any:
+        return jnp.zeros(len(self.edges) + 1, jnp.int32)
+
+    def step(self, state: Any, value: Any) -> Any:
+        return state.at[jnp.searchsorted(self.edges, value, side="right")].add(1)
+
+    def merge(self, first: Any, second: Any) -> Any:
+        return first + second
+
+    def finish(self, state: Any) -> Any:
+        return state
+
+
+@pytest.mark.parametrize("place", ["cond", "checkpoint", "while_loop"])
+def test_its_step_may_hold_arrays(place: str) -> None:
+    def log_three(x: Any) -> Any:
+        return lax.scan(lambda x, _: (logax.log({"x": x}) or x + 1, None), x, None, length=3)[0]
+
+    if place == "cond":
+        function: Any = lambda x: lax.cond(x > 0, log_three, lambda x: x, x)  # noqa: E731
+    elif place == "checkpoint":
+        function = jax.checkpoint(log_three)  # type: ignore[attr-defined]
+    else:
+        function = lambda x: lax.while_loop(lambda x: x < 4.0, log_three, x)  # noqa: E731
+    out, logs = logax.spool(function, reduce=Histogram())(1.5)
+    assert out == 4.5
+    assert as_list(logs["x"]) == [[0, 1, 2, 0, 0]]  # 1.5; 2.5 and 3.5
+
+
 def test_equal_reducers_compile_once() -> None:
     @dataclasses.dataclass(frozen=True)
     class Scaled(Product):

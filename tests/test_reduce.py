@@ -225,6 +225,10 @@ def test_the_first_bad_record_comes_with_those_before_it(
     np.testing.assert_array_equal(logs.steps["step"]["x"], 10 + np.arange(first, index + 1))
 
 
+def test_it_is_shown_as_it_is_made() -> None:
+    assert repr(logax.FirstNonFinite(3)) == "FirstNonFinite(window=3)"
+
+
 def test_where_all_is_finite_nothing_is_kept() -> None:
     for column in (bad_at(None), jnp.arange(5)):
         logs = reduced(column, logax.FirstNonFinite())

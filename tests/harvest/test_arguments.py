@@ -26,6 +26,22 @@ def column(logs: logax.logdict, key: str) -> list[Any]:
 # Functions with arguments that must be static.
 
 
+class Unsigned:
+    """A function of which Python cannot tell the arguments."""
+
+    __signature__ = "none"
+
+    def __call__(self, x: Any, times: int) -> Any:
+        return doubled(x, times)
+
+
+def test_what_is_static_need_not_be_found_in_a_signature() -> None:
+    by_number = logax.spool(Unsigned(), static_argnums=1)
+    by_name = logax.spool(Unsigned(), static_argnames="times")
+    assert column(by_number(1.0, 2)[1], "x") == [2.0, 4.0]
+    assert column(by_name(1.0, times=2)[1], "x") == [2.0, 4.0]
+
+
 def doubled(x: Any, times: int, name: str = "x") -> Any:
     """Doubles `times` times, logging each under `name`."""
     for i in range(times):

@@ -150,6 +150,15 @@ def test_four_models_of_one_structure_compile_once() -> None:
     assert (Model.traces, len(COMPILED)) == (2, 2)
 
 
+def test_of_functions_that_are_pytrees_the_oldest_programs_make_room() -> None:
+    of_trees = programs.programs_of(Model(1.0), "some options", is_tree=True)
+    for number in range(300):
+        of_trees[number] = str(number)
+    assert of_trees == {number: str(number) for number in range(44, 300)}
+    assert programs.programs_of(Model(2.0), "some options", is_tree=True) is of_trees
+    programs._of_trees.pop("some options")
+
+
 def names_of_functions(fun: Callable[..., Any]) -> list[str]:
     text = jax.jit(fun).lower(X).as_text()
     return [re.sub(r"_\d+$", "", name) for name in re.findall(r"func\.func \w+ @(\w+)", text)]

@@ -38,6 +38,16 @@ def assert_climbed(logs: Any, x: Any = X) -> None:
     np.testing.assert_array_equal(logs.steps["step"]["carry"], range(STEPS))
 
 
+def rise(x: Any) -> Any:
+    """The same number as of `climb`, and other logs."""
+
+    def body(carry: Any, _: None) -> Any:
+        logax.log({"forward": carry})
+        return carry + STEPS, None
+
+    return lax.scan(body, x, None, length=1)[0]
+
+
 def with_vjp(forward: str) -> Function:
     """`climb` with a backward rule of its own; `forward` says what the forward rule does."""
 
@@ -50,6 +60,8 @@ def with_vjp(forward: str) -> Function:
             logax.log({"forward": x})
         if forward == "does not run it":
             return x + STEPS, None
+        if forward == "logs otherwise":
+            return rise(x), None
         return (climb if forward == "runs the same" else function)(x), None
 
     def backward(_: None, cotangent: Any) -> Any:
@@ -74,12 +86,14 @@ def with_jvp(forward: str) -> Function:
             logax.log({"forward": x})
         if forward == "does not run it":
             return x + STEPS, 7 * tangent
+        if forward == "logs otherwise":
+            return rise(x), 7 * tangent
         return (climb if forward == "runs the same" else function)(x), 7 * tangent
 
     return function
 
 
-FORWARD = ["runs it", "runs the same", "logs more", "does not run it"]
+FORWARD = ["runs it", "runs the same", "logs more", "logs otherwise", "does not run it"]
 MADE = pytest.mark.parametrize("make", [with_vjp, with_jvp])
 
 
@@ -113,7 +127,8 @@ def test_a_gradient_inside_shows_the_logs_of_the_rule(
     function = make(forward)
     gradient, logs = logax.spool(jax.grad(lambda x: function(x).sum()))(X)
     np.testing.assert_array_equal(gradient, [7, 7, 7])
-    wanted = {"logs more": ["forward", "carry"], "does not run it": []}.get(forward, ["carry"])
+    some = {"logs more": ["forward", "carry"], "logs otherwise": ["forward"], "does not run it": []}
+    wanted = some.get(forward, ["carry"])
     assert list(logs) == wanted + (["backward"] if make is with_vjp else [])
     if "carry" in wanted:
         assert_climbed(logs)
@@ -124,11 +139,12 @@ def test_a_gradient_inside_shows_the_logs_of_the_rule(
 
 
 @MADE
+@pytest.mark.parametrize("forward", ["logs more", "logs otherwise"])
 @pytest.mark.parametrize("keep_logs", [False, True])
 def test_logs_of_a_rule_go_to_the_harvest_around_the_differentiation(
-    make: Callable[[str], Function], keep_logs: bool
+    make: Callable[[str], Function], forward: str, keep_logs: bool
 ) -> None:
-    function = make("logs more")
+    function = make(forward)
     inner = logax.spool(lambda x: function(x).sum(), keep_logs=keep_logs)
     (gradient, inside), outside = logax.spool(jax.grad(inner, has_aux=True))(X)
     np.testing.assert_array_equal(gradient, [7, 7, 7])
@@ -136,8 +152,37 @@ def test_logs_of_a_rule_go_to_the_harvest_around_the_differentiation(
     assert_climbed(inside)
     rule = ["forward", "backward"] if make is with_vjp else ["forward"]
     assert set(outside) == {*rule, *(["carry"] if keep_logs else [])}
+    np.testing.assert_array_equal(outside["forward"], [X])
     if keep_logs:
         assert_climbed(outside)
+
+
+@MADE
+@pytest.mark.parametrize("forward", ["logs more", "logs otherwise"])
+def test_so_they_do_where_the_function_is_tapped(
+    make: Callable[[str], Function], forward: str
+) -> None:
+    function, got = make(forward), []  # type: tuple[Function, list[logax.record]]
+    tapped = logax.tap(lambda x: function(x).sum(), got.append)
+    gradient, outside = logax.spool(jax.grad(tapped))(X)
+    logax.flush()
+    np.testing.assert_array_equal(gradient, [7, 7, 7])
+    np.testing.assert_array_equal([one["carry"] for one in got], [X + i for i in range(STEPS)])
+    assert list(outside) == (["forward", "backward"] if make is with_vjp else ["forward"])
+    np.testing.assert_array_equal(outside["forward"], [X])
+
+
+@MADE
+@pytest.mark.parametrize("forward", ["logs more", "logs otherwise"])
+def test_and_to_a_live_block_around_it(make: Callable[[str], Function], forward: str) -> None:
+    function, got = make(forward), {}  # type: tuple[Function, dict[str, Any]]
+    with logax.live(got.update):
+        spooled = logax.spool(lambda x: function(x).sum())
+        gradient, inside = jax.grad(spooled, has_aux=True)(X)
+    np.testing.assert_array_equal(gradient, [7, 7, 7])
+    assert_climbed(inside)
+    assert set(got) == ({"forward", "backward"} if make is with_vjp else {"forward"})
+    np.testing.assert_array_equal(got["forward"], X)
 
 
 def loops(fun: Function) -> int:
@@ -263,3 +308,27 @@ def test_a_log_of_a_tangent_is_seen_forwards_and_said_to_have_no_value_backwards
         gradient, logs = logax.spool(jax.grad(lambda x: function(x).sum()))(X)
     np.testing.assert_array_equal(gradient, [7, 7, 7])
     assert dict(logs) == {}
+
+
+def test_so_it_is_where_a_rule_differentiates() -> None:
+    @jax.custom_jvp
+    def square(x: Any) -> Any:
+        return x * x
+
+    @square.defjvp
+    def rule(primals: Any, tangents: Any) -> Any:
+        logax.log({"tangent": tangents[0]})
+        return square(*primals), 2 * primals[0] * tangents[0]
+
+    @jax.custom_vjp
+    def function(x: Any) -> Any:
+        logax.log({"x": x})
+        return square(x)
+
+    function.defvjp(
+        lambda x: (function(x), jax.grad(square)(x)), lambda slope, cotangent: (slope * cotangent,)
+    )
+    with pytest.warns(UserWarning, match=r"`log` of tangent at .*test_custom_rules\.py:\d+ is of"):
+        gradient, logs = jax.grad(logax.spool(function), has_aux=True)(3.0)
+    assert gradient == 6.0
+    assert {key: x.tolist() for key, x in logs.items()} == {"x": [3.0]}

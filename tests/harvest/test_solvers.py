@@ -53,6 +53,19 @@ def test_a_linear_solve_shows_the_logs_of_its_solver(options: Any) -> None:
     np.testing.assert_array_equal(logs["b"], [X])
 
 
+def test_a_linear_solve_that_cannot_be_transposed_shows_them_too() -> None:
+    def function(b: Any) -> Any:
+        def solve(_: Any, b: Any) -> Any:
+            logax.log({"b": b})
+            return b / 2
+
+        return lax.custom_linear_solve(lambda x: 2 * x, b, solve)
+
+    out, logs = logax.spool(function)(X)
+    np.testing.assert_array_equal(out, X / 2)
+    np.testing.assert_array_equal(logs["b"], [X])
+
+
 def root(x: Any) -> Any:
     def solve(f: Function, start: Any) -> Any:
         logax.log({"start": start})

@@ -22,7 +22,15 @@ import numpy as np
 from logax._compat import Tree, effects_of_this_thread
 from logax._delivery.control import before_flush
 from logax._delivery.packets import Packet, Parcel, Rows
-from logax._delivery.places import Places, batch_at, batch_of_one, ends_of, places_of, single
+from logax._delivery.places import (
+    Places,
+    batch_at,
+    batch_of_one,
+    ends_of,
+    in_order,
+    places_of,
+    single,
+)
 from logax._delivery.routes import Takes
 from logax._delivery.troubles import troubles
 from logax._delivery.worker import worker
@@ -61,15 +69,13 @@ class Call:
         packet, rows = parcel.packet, single(parcel)
         if rows is None or self._early:
             return False
-        stream = (packet.stream, parcel.shard_of_call())
+        stream = parcel.stream()
         expected = self._next.get(stream)
         lanes = math.prod(parcel.lanes)
         if expected is None:
             expected = self._next[stream] = np.zeros(lanes, np.int64)
         place = int(rows.order[0])
-        if len(expected) != lanes or not lanes:
-            return False
-        if expected[0] != place or (lanes > 1 and (expected != place).any()):
+        if not lanes or expected[0] != place or (lanes > 1 and (expected != place).any()):
             return False
         expected[:] = place + 1
         ends = self._ends
@@ -89,13 +95,13 @@ class Call:
                 result.block_until_ready()
             except jax.errors.JaxRuntimeError:  # it is told to whoever uses the result
                 self.failed = True
-            except RuntimeError:  # it was donated meanwhile
+            except RuntimeError:  # pragma: no cover - it was donated meanwhile
                 pass
 
     def settle(self) -> bool:
         """Deliver all that is held: nothing will come before it any more."""
         held, self._early = self._early, []
-        for parcel, places in sorted(held, key=lambda each: int(each[1].place[0])):
+        for parcel, places in in_order(held):
             self._deliver(parcel, places, late=True)
         return self._is_over()
 
@@ -107,12 +113,10 @@ class Call:
 
     def _deliver(self, parcel: Parcel, places: Places, late: bool = False) -> bool:
         """Deliver a parcel unless something before it is missing."""
-        stream, lanes = (parcel.packet.stream, parcel.shard_of_call()), math.prod(parcel.lanes)
+        stream, lanes = parcel.stream(), math.prod(parcel.lanes)
         expected = self._next.setdefault(stream, np.zeros(lanes, np.int64))
         if not len(places.place) or not lanes:
             return True
-        if len(expected) != lanes:
-            expected = np.full(lanes, expected.max())
         if (expected != expected[0]).any():
             places = places.by_lane(lanes)
         upto = expected[places.lane]  # lane -1 is as good as any

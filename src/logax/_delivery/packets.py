@@ -226,10 +226,10 @@ class Parcel(NamedTuple):
         varies = [own and bool(levels >> (inner - i) & 1) for i, own in enumerate(over)]
         return Owner(self.operands[at], tuple(varies))
 
-    def shard_of_call(self) -> int:
-        """Which of its call's shards this is of; each shard around a call has its own call."""
-        packet = self.packet
-        return (self.shard() or 0) % math.prod(packet.streams[packet.stream].shards)
+    def stream(self) -> tuple[int, int]:
+        """Which stream this is of, and which of its shards; each around a call has its own call."""
+        number = self.packet.stream
+        return number, (self.shard() or 0) % math.prod(self.packet.streams[number].shards)
 
     def without_values(self) -> Parcel:
         """What is left of it where there is no room: which records there were."""

@@ -6,8 +6,10 @@ not real have none; where all lanes say the same, one row is for all of them.
 
 from __future__ import annotations
 
+import graphlib
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -108,6 +110,26 @@ def places_of(parcel: Parcel) -> Places:
         return Places(*[np.zeros(0, np.int64)] * 4)
     places = Places(*map(np.concatenate, zip(*columns, strict=True)))
     return places.only(np.lexsort((places.lane, places.place)))
+
+
+def in_order(parcels: Sequence[tuple[Parcel, Places]]) -> Iterator[tuple[Parcel, Places]]:
+    """Parcels of one call, of which some may be missing, so that every lane is in order.
+
+    Which of two comes first shows only in a lane that both have records of.
+    """
+    lanes: dict[Any, list[tuple[int, int]]] = {}
+    for number, (parcel, places) in enumerate(parcels):
+        own = places.by_lane(math.prod(parcel.lanes))
+        each, first = np.unique(own.lane, return_index=True)
+        for lane, place in zip(each.tolist(), own.place[first].tolist(), strict=True):
+            lanes.setdefault((parcel.stream(), lane), []).append((place, number))
+    order: graphlib.TopologicalSorter[int] = graphlib.TopologicalSorter()
+    for chain in lanes.values():
+        numbers = [number for _, number in sorted(chain)]
+        order.add(numbers[0])
+        for before, after in itertools.pairwise(numbers):
+            order.add(after, before)
+    return (parcels[number] for number in order.static_order())
 
 
 def _mask(rows: Any) -> Any:

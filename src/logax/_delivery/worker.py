@@ -77,12 +77,12 @@ class Worker:
         """Start the thread, unless it runs; early, since Python starts none when it exits."""
         if self._thread is None:
             with self._changed:
-                if self._thread is None:
+                if self._thread is None:  # pragma: no branch - else another thread was faster
                     thread = threading.Thread(target=self._run, name=self._name, daemon=True)
                     try:
                         thread.start()
-                    except RuntimeError:  # Python exits already; then `drain` does what there is
-                        return
+                    except RuntimeError:  # pragma: no cover - since Python 3.12, reached there
+                        return  # Python exits already; then `drain` does what there is
                     self._thread = thread
 
     def stop(self, *, waits: bool = False) -> None:

@@ -107,8 +107,8 @@ class Harvest:
         return False
 
     def on_shard(self, given: Tree, index: Array, number: int) -> Tree:
-        """What is at hand in one of so many shards."""
-        return given
+        """What a harvest that streams has at hand in one of so many shards."""
+        raise NotImplementedError
 
     def cut(self, frame: Frame, census: Census, length: int) -> int:
         """After how many iterations of a scan records are emitted; 0: it returns them."""

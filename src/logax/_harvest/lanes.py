@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jax.extend import core as jex
 from jax.interpreters import ad, batching, mlir
@@ -46,16 +45,9 @@ def _advance_jvp(primals: Any, tangents: Any) -> tuple[Array, Any]:
     active, new, old = primals
     result = advance_p.bind(active, new, old)
     _, new_dot, old_dot = tangents
-    if type(new_dot) is ad.Zero and type(old_dot) is ad.Zero:
-        return result, ad.Zero(jax.typeof(result).to_tangent_aval())
     return result, advance_p.bind(
         active, ad.instantiate_zeros(new_dot), ad.instantiate_zeros(old_dot)
     )
-
-
-def _advance_transpose(cotangent: Any, active: Any, new: Any, old: Any) -> list[Any]:
-    # Unbatched, an iteration that runs is real: all of the result is `new`.
-    return [None, cotangent, None]
 
 
 any_lane_p = jex.Primitive("any_lane")
@@ -77,5 +69,4 @@ advance_p.def_impl(lambda active, new, old: new)
 advance_p.def_abstract_eval(lambda active, new, old: new)
 batching.primitive_batchers[advance_p] = _advance_batch
 ad.primitive_jvps[advance_p] = _advance_jvp
-ad.primitive_transposes[advance_p] = _advance_transpose
 mlir.register_lowering(advance_p, lambda context, active, new, old: [new])

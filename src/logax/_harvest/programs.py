@@ -67,14 +67,9 @@ def _weak_method(method: types.MethodType) -> Callable[[], Any]:
         return lambda: method
 
 
-def _forget(identity: int) -> Callable[[Any], None]:
+def _forget(identity: int) -> Callable[[Any], Any]:
     kept = _kept  # when Python exits, the name of the module is gone first
-
-    def forget(reference: Any) -> None:
-        if identity in kept and kept[identity][0] is reference:
-            del kept[identity]
-
-    return forget
+    return lambda _: kept.pop(identity, None)
 
 
 _kept: dict[int, tuple[Any, dict[Any, tuple[Any, Programs]]]] = {}

@@ -70,9 +70,6 @@ class Ring:
             due = slot % self._interval == 0
             write = due if write is None else write & due
             slot = slot // self._interval
-        if block.rows() > self.rows:  # what the same block would overwrite is not written at all
-            stays = slot >= -(-total // self._interval) - self.rows
-            write = stays if write is None else write & stays
         if self._overflows():
             slot = slot % self.rows
         if write is not None:

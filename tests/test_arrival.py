@@ -1,0 +1,182 @@
+"""In whatever order the parcels of a call arrive, twice or not at all: its records stay in order.
+
+The parcels are those of real programs. XLA promises no order between them, and keeps to that of
+the program nearly always; here they come in any.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import hypothesis.strategies as st
+import jax
+import jax.numpy as jnp
+import pytest
+from hypothesis import given
+from jax import lax
+
+import logax
+from logax._delivery import calls, direct
+from logax._delivery.packets import Parcel
+from logax._delivery.places import places_of
+from logax._delivery.routes import Route
+from logax._delivery.troubles import troubles
+from logax._harvest import sending, streaming
+from logax.testing import MemoryLogger
+
+STARTS = (6, 1, 5)  # in each lane
+Records = list[tuple[str, int]]
+
+
+def collatz(x: Any) -> Any:
+    """Logs twice for all lanes, then at two sites, in each lane another number of records."""
+
+    def body(x: Any) -> Any:
+        logax.log({"x": x})
+        lax.cond(x % 2 == 1, lambda: logax.log({"odd": x}), lambda: None)
+        return jnp.where(x % 2 == 1, 3 * x + 1, x // 2)
+
+    logax.log({"start": x})
+    logax.log({"double": 2 * x})
+    return lax.while_loop(lambda x: x > 1, body, x)
+
+
+def path(x: int) -> Records:
+    """What `collatz` logs."""
+    found = [("start", x), ("double", 2 * x)]
+    while x > 1:
+        found += [("x", x), ("odd", x)] if x % 2 == 1 else [("x", x)]
+        x = 3 * x + 1 if x % 2 == 1 else x // 2
+    return found
+
+
+LANES = {(lane,): path(start) for lane, start in enumerate(STARTS)}
+
+
+def untouched(one: logax.record) -> None:
+    raise AssertionError(f"{one} was delivered")
+
+
+def parcels_of(call: Callable[[], Any], module: Any = streaming, name: str = "receive") -> Any:
+    """What a call hands to the host, which does not take it."""
+    found: list[Parcel] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, name, found.append)
+        jax.block_until_ready(call())
+        jax.effects_barrier()
+    for number in {parcel.number() for parcel in found}:
+        calls.forget(number)
+    return found
+
+
+@pytest.fixture(scope="module", params=[1, 3], ids=["buffer=1", "buffer=3"])
+def parcels(request: pytest.FixtureRequest) -> list[Parcel]:
+    fresh = functools.partial(collatz)
+    tapped = logax.tap(fresh, untouched, buffer=request.param)
+    found = parcels_of(lambda: jax.vmap(tapped)(jnp.array(STARTS)))
+    assert len(found) > 5
+    return [parcel.opened().spread() for parcel in found]
+
+
+class Arrived(calls.Call):
+    """A call that keeps what comes of it, lane by lane."""
+
+    def __init__(self) -> None:
+        super().__init__(Route(self._keep, "split", "raise"))
+        self.lanes: dict[tuple[int, ...], Records] = {}
+
+    def _keep(self, one: logax.record) -> None:
+        self.lanes.setdefault(one.lane, []).extend((k, int(x)) for k, x in one.items())
+
+
+@given(data=st.data())
+def test_in_any_order_the_records_of_each_lane_come_in_theirs(
+    parcels: list[Parcel], data: Any
+) -> None:
+    call = Arrived()
+    for parcel in data.draw(st.permutations(parcels)):
+        is_over = call.take(parcel)
+        assert call.lanes == LANES or not is_over
+    assert is_over
+
+
+@given(data=st.data())
+def test_what_a_program_says_twice_comes_once(parcels: list[Parcel], data: Any) -> None:
+    call = Arrived()
+    for parcel in data.draw(st.permutations(parcels * 2)):
+        call.take(parcel)
+    assert call.settle()
+    assert call.lanes == LANES
+
+
+@given(data=st.data())
+def test_of_a_program_that_died_comes_what_it_said_in_order(
+    parcels: list[Parcel], data: Any
+) -> None:
+    call = Arrived()
+    said = data.draw(st.lists(st.sampled_from(range(len(parcels))), unique=True))
+    for number in said:
+        call.take(parcels[number])
+    call.settle()
+    for lane, records in call.lanes.items():
+        assert is_part(records, LANES[lane])
+    real = sum(len(places_of(parcels[number]).by_lane(len(STARTS)).lane) for number in said)
+    assert sum(map(len, call.lanes.values())) == real
+
+
+@given(data=st.data())
+def test_what_there_was_no_room_for_is_counted_by_its_keys(
+    parcels: list[Parcel], data: Any
+) -> None:
+    lost = data.draw(st.sets(st.sampled_from(range(len(parcels)))))
+    some = [x.without_values() if i in lost else x for i, x in enumerate(parcels)]
+    call = Arrived()
+    is_over = [call.take(parcel) for parcel in data.draw(st.permutations(some))]
+    dropped = told()
+    assert is_over[-1]
+    for lane, records in call.lanes.items():
+        assert is_part(records, LANES[lane])
+    for key in ("start", "double", "x", "odd"):
+        came, said = (number_of(key, lanes) for lanes in (call.lanes, LANES))
+        assert came + dropped.get(key, 0) == said
+
+
+def is_part(records: Records, whole: Records) -> bool:
+    """Whether these are some of those, in the same order."""
+    rest = iter(whole)
+    return all(record in rest for record in records)
+
+
+def number_of(key: str, lanes: dict[tuple[int, ...], Records]) -> int:
+    return sum(name == key for records in lanes.values() for name, _ in records)
+
+
+def told() -> dict[str, int]:
+    """How many records are said to be dropped of each key."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        troubles.tell()
+    found = [re.findall(r"(\d+) of `(\w+)`", str(each.message)) for each in caught]
+    return {key: int(number) for each in found for number, key in each}
+
+
+def test_what_comes_of_a_call_that_is_over_is_left() -> None:
+    tapped = logax.tap(functools.partial(collatz), untouched)
+    for parcel in parcels_of(lambda: tapped(jnp.array(3))):
+        calls.receive(parcel)
+    logax.flush()
+    assert calls._calls == {}
+
+
+def test_what_comes_of_a_whole_call_that_is_over_is_left() -> None:
+    logger = MemoryLogger()
+    with logger.run() as state:
+        spooled = logger.spool(lambda x: logax.log({"x": x}), state)
+        (parcel,) = parcels_of(lambda: spooled(1.0), sending, "receive_whole")
+        direct.receive_whole(parcel)
+    assert [run.records for run in logger.runs] == [[]]
+    assert calls._calls == {}
