@@ -355,6 +355,12 @@ def commit_with_fewer_rows_than_it_says(file):
         commit.groups[0].steps = np.arange(3)
     with_commit(file, change)
 
+def commit_with_more_bytes_than_rows(file):
+    def change(commit):
+        commit.groups[0].steps = np.arange(3)
+        commit.groups[0].columns = [np.stack([state(0)[name]] * 3) for name in "abcda"]
+    with_commit(file, change)
+
 def once_of_many_rows(file):
     with_commit(file, lambda commit: setattr(commit.groups[1], "rows", 2**40))
 
@@ -430,7 +436,7 @@ crafts += [rows_of_another_shape, rows_that_were_never_written, few_rows, start_
 crafts += [commit_with_more_behind, commit_that_keeps_other_groups, commit_with_other_checks]
 crafts += [commit_with_fewer_rows_than_it_says, once_of_many_rows, once_with_rows_in_the_commit]
 crafts += [checks_of_rows, numbers_without_end, huge_key, huge_text, huge_bytes, deflated_twice]
-crafts += [fewer_steps_than_rows, newer_by_nobody]
+crafts += [fewer_steps_than_rows, newer_by_nobody, commit_with_more_bytes_than_rows]
 for craft in crafts:
     path = folder / f"{craft.__name__}.h5"
     path.write_bytes((folder / "good.h5").read_bytes())

@@ -12,7 +12,13 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from logax.storage import HDF5StorageReader, HDF5StorageWriter, Once, WriterGroupConfig
+from logax.storage import (
+    HDF5StorageReader,
+    HDF5StorageWriter,
+    Once,
+    StorageError,
+    WriterGroupConfig,
+)
 from trajectories import assert_same
 
 EXTENDED = [name for name in dir(ml_dtypes) if name.startswith(("bfloat", "float", "int", "uint"))]
@@ -133,6 +139,21 @@ def test_prng_keys_come_back_as_keys(implementation: str, schedule: Any, tmp_pat
     assert row["one"].dtype == one.dtype
     assert_same(row, states[0])
     np.testing.assert_array_equal(jax.random.uniform(row["one"]), jax.random.uniform(one))
+
+
+def test_prng_keys_of_a_kind_that_this_jax_does_not_make_are_told(tmp_path: Path) -> None:
+    stored(tmp_path, [{"key": jax.random.key(7), "x": np.float32(3)}])
+    with h5py.File(tmp_path / "a.h5", "r+") as file:
+        text = bytes(file["logax/schema"][...]).replace(b"threefry2x32", b"threefry2x99")
+        file["logax/schema"][...] = np.frombuffer(text, np.uint8)
+    with HDF5StorageReader(tmp_path / "a.h5") as reader:
+        group = reader.focus_group("frames")
+        assert group.focus(lambda row: row["x"])[0] == 3
+        with pytest.raises(StorageError) as caught:
+            group[0]
+    assert str(caught.value) == (
+        "The file holds PRNG keys of the kind 'key<threefry2x99>', which this JAX does not make."
+    )
 
 
 def test_numbers_of_python_are_arrays_of_64_bits(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import h5py
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -119,6 +120,82 @@ def test_a_disk_that_is_full_at_the_end_is_told_at_the_end(tmp_path: Path) -> No
         (tmp_path / "run.h5").unlink(missing_ok=True)
 
 
+def test_what_is_written_once_is_not_called_safe_before_hdf5_has_passed_it_on(
+    tmp_path: Path,
+) -> None:
+    code, said, errors = run(
+        """
+        try:
+            with HDF5StorageWriter(path, two_groups(), row(0), flush_seconds=60) as logger:
+                fill("limit", folder, 4096)
+                for step in range(20):
+                    logger.log(row(step), step)
+        except StorageError as error:
+            print(error)
+        print(rows_in(path, complete=False))
+        with HDF5StorageReader(path) as reader:
+            print(len(reader.focus_group("start")))
+        make_room("limit", folder)
+        options = {"mode": "a", "start_step": 0}
+        with HDF5StorageWriter(path, two_groups(), row(0), **options) as logger:
+            logger.log(row(0), 0)
+        with HDF5StorageReader(path) as reader:
+            print(reader.focus_group("start")[...] == row(0))
+        """,
+        tmp_path,
+    )
+    assert (code, errors) == (0, ""), errors
+    message, rows, once, then = said.splitlines()
+    assert "Rows that are safe in it: 20 of `rows`, 0 of `start`. " in message
+    assert (rows, once, then) == ("20", "0", "True")
+
+
+def test_a_disk_that_takes_no_byte_leaves_what_the_last_commit_says(tmp_path: Path) -> None:
+    code, said, errors = run(
+        """
+        try:
+            with writer(path, flush_seconds=0.005) as logger:
+                logger.log(row(0), 0)
+                with HDF5StorageReader(path) as reader:
+                    next(reader.follow("rows"))  # it is safe
+                resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+                for step in range(1, 10**9):
+                    logger.log(row(step), step)
+        except StorageError as error:
+            print(error)
+        print(rows_in(path, complete=False))
+        make_room("limit", folder)
+        written(path, 5, start=1, mode="a")
+        print(rows_in(path, complete=True))
+        """,
+        tmp_path,
+    )
+    assert (code, errors) == (0, ""), errors
+    message, rows, then = said.splitlines()
+    assert NO_ROOM["limit"] in message
+    assert (safe_rows(message), rows, then) == (1, "1", "6")
+
+
+def test_a_file_that_hdf5_cannot_close_is_told_with_all_rows_safe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual = h5py.File.close
+
+    def close(file: h5py.File) -> None:
+        is_written = file.id.valid and file.mode == "r+"
+        usual(file)
+        if is_written:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(h5py.File, "close", close)
+    with pytest.raises(StorageError, match="Input/output error") as caught:
+        written(tmp_path / "run.h5", 20)
+    assert safe_rows(str(caught.value)) == rows_in(tmp_path / "run.h5", complete=False) == 20
+    monkeypatch.undo()
+    written(tmp_path / "run.h5", 5, start=20, mode="a")
+    assert rows_in(tmp_path / "run.h5", complete=True) == 25
+
+
 FULL_DISK_WHILE = """
 with writer(path, 2**13, flush_seconds=60) as logger:
     fill("limit", folder, 2**12)
@@ -149,6 +226,39 @@ def test_a_full_disk_takes_no_error_and_no_exit_code_from_the_program(
     assert out == ""
     assert said in errors
     assert safe_rows(errors) == rows_in(tmp_path / "run.h5", 2**13, complete=False)
+
+
+@pytest.mark.parametrize(
+    "wrapped",
+    [
+        'raise ValueError("my own") from failure',
+        'raise ExceptionGroup("several", [ValueError("my own"), failure])',
+    ],
+)
+def test_a_full_disk_that_the_program_has_told_of_is_not_told_again(
+    tmp_path: Path, wrapped: str
+) -> None:
+    code, _, errors = run(
+        """
+        try:
+            with writer(path, flush_seconds=0) as logger:
+                fill("limit", folder, 2**12)
+                try:
+                    for step in range(10**9):
+                        logger.log(row(step), step)
+                except StorageError as error:
+                    failure = error
+                exec(arguments[0])
+        finally:
+            make_room("limit", folder)
+        """,
+        tmp_path,
+        wrapped,
+    )
+    assert code == 1
+    assert "ValueError: my own" in errors
+    assert errors.count("`HDF5StorageWriter` could not write to ") == 1
+    assert safe_rows(errors) == rows_in(tmp_path / "run.h5", complete=False)
 
 
 def test_a_full_disk_in_a_writer_that_is_never_left_is_told_when_python_exits(
@@ -183,31 +293,37 @@ def test_a_writer_that_is_never_left_keeps_all_rows_when_python_exits(tmp_path: 
     assert rows_in(tmp_path / "run.h5", complete=True) == 2000
 
 
-def test_no_room_for_a_new_file_leaves_nothing_behind(tmp_path: Path) -> None:
+@pytest.mark.parametrize("left", [0, 4096])  # HDF5 cannot even begin, and cannot go on
+def test_no_room_for_a_new_file_leaves_nothing_behind(tmp_path: Path, left: int) -> None:
     for way in ways():
         code, said, errors = run(
             """
-            (way,) = arguments
+            way, room = arguments
             disk(way, folder)
             (folder / "old.h5").write_bytes(b"old")
-            fill(way, folder, 4096)
+            fill(way, folder, room)
             for name, mode in (("run.h5", "x"), ("run.h5", "a"), ("old.h5", "w")):
                 try:
                     with writer(folder / name, mode=mode):
                         pass
-                except (OSError, StorageError) as error:
-                    print(" ".join(str(error).split()))
+                except StorageError as error:
+                    print(error)
             print(sorted(each.name for each in folder.iterdir()), (folder / "old.h5").read_text())
             make_room(way, folder)
             """,
             tmp_path,
             way,
+            left,
         )
         assert (code, errors) == (0, ""), errors
-        *messages, left = said.splitlines()
-        assert len(messages) == 3
-        assert all(NO_ROOM[way] in each for each in messages)
-        assert left == f"{['filler'] * (way == 'disk') + ['old.h5']} old"
+        *messages, there = said.splitlines()
+        number = errno.EFBIG if way == "limit" else errno.ENOSPC
+        assert messages == [
+            f"`HDF5StorageWriter` cannot make {tmp_path / name}: OSError: [Errno {number}] "
+            f"{NO_ROOM[way]}."
+            for name in ("run.h5", "run.h5", "old.h5")
+        ]
+        assert there == f"{['filler'] * (way == 'disk') + ['old.h5']} old"
         (tmp_path / "old.h5").unlink(missing_ok=True)
 
 
@@ -396,8 +512,9 @@ def test_of_many_writers_that_begin_at_once_one_writes(tmp_path: Path) -> None:
         assert rows_in(folder / "run.h5", complete=True) == 30
 
 
+@pytest.mark.parametrize("what", ["replaced", "removed"])
 def test_a_file_that_is_replaced_while_a_second_writer_asks_for_it_is_left_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What the second one has opened has no name any more when the lock on it is free."""
     path, new = tmp_path / "run.h5", tmp_path / "new.h5"
@@ -422,13 +539,16 @@ def test_a_file_that_is_replaced_while_a_second_writer_asks_for_it_is_left_alone
         thread.start()
         while opened() < 2:
             pass
-        os.replace(new, path)
+        if what == "replaced":
+            os.replace(new, path)
+        else:
+            os.unlink(path)
     thread.join()
     assert [str(error).partition(". ")[0] for error in errors] == [
         f"`HDF5StorageWriter` got {path}, which another writer, or another program, has open"
     ]
-    assert rows_in(path, complete=True) == 7
-    assert list(tmp_path.iterdir()) == [path]
+    assert list(tmp_path.iterdir()) == [path if what == "replaced" else new]
+    assert rows_in(path if what == "replaced" else new, complete=True) == 7
 
 
 def test_a_writer_that_has_lost_its_file_to_another_is_told(tmp_path: Path) -> None:
@@ -457,6 +577,24 @@ def test_a_file_system_without_locks_is_written_to(
     assert rows_in(tmp_path / "run.h5", complete=True) == 10
     with HDF5StorageReader(tmp_path / "run.h5") as reader:
         assert reader._source.is_written()  # nobody can tell that it is not
+
+
+def test_a_file_system_whose_locks_fail_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(fd: int, kind: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    path = written(tmp_path / "run.h5", 5)
+    with HDF5StorageReader(path) as reader:
+        monkeypatch.setattr(fcntl, "flock", broken)
+        with pytest.raises(OSError, match="Input/output error"):
+            reader._source.is_written()
+        for name, mode in (("run.h5", "a"), ("run.h5", "w"), ("new.h5", "x")):
+            with pytest.raises(OSError, match="Input/output error"):
+                written(tmp_path / name, 5, mode=mode)
+    assert rows_in(path, complete=True) == 5
+    assert list(tmp_path.iterdir()) == [path]
 
 
 # Power cuts.
@@ -558,6 +696,22 @@ def test_a_child_that_is_forked_before_the_first_row_exits_with_its_own_code(
         tmp_path,
     )
     assert (code, said.split(), errors) == (0, ["9", "9", "9", "2000"], "")
+
+
+def test_a_writer_that_was_made_before_a_fork_may_be_entered_in_the_child(tmp_path: Path) -> None:
+    code, said, errors = run(
+        """
+        logger = writer(path)
+        pid = os.fork()
+        if not pid:
+            with logger:
+                logger.log(row(0), 0)
+            sys.exit(9)
+        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), rows_in(path, complete=True))
+        """,
+        tmp_path,
+    )
+    assert (code, said, errors) == (0, "9 1\n", "")
 
 
 def test_a_forked_child_keeps_nobody_from_the_file_of_a_parent_that_was_killed(

@@ -13,10 +13,17 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 
-from logax.storage import HDF5StorageReader, HDF5StorageWriter, Once, WriterGroupConfig
+from logax.storage import (
+    HDF5StorageReader,
+    HDF5StorageWriter,
+    Once,
+    StorageError,
+    WriterGroupConfig,
+)
 from storage_processes import Child, row, rows_in, start, writer, written
 
 FOLLOWS = """
@@ -236,6 +243,12 @@ def log(path: Path, run: int, steps: Iterable[int], **options: Any) -> None:
         (range(10), [(2, range(2, 10)), (8, [8, 9])], [*range(102, 108), 208, 209]),
         (range(10), [(7, [7, 8, 9]), (4, [4, 5]), (None, [6, 7])], [204, 205, 306, 307]),
         (range(10), [(9, [9]), (None, [10]), (5, range(5, 30))], range(305, 330)),
+        # More runs than are told apart.
+        (
+            range(10),
+            [(start_step, range(start_step, 10)) for start_step in (1, 3, 5, 7, 8, 9)],
+            [101, 102, 203, 204, 305, 306, 407, 508, 609],
+        ),
         # The rows at and after step 3 are void where they are, as those before it stand among them.
         ([0, 5, 1, 6, 2, 7], [(3, [3, 4, 5])], [103, 104, 105]),
         ([0, 5, 1, 6, 2, 7], [(3, [3, 4]), (4, [4]), (1, [1, 2])], [301, 302]),
@@ -274,6 +287,32 @@ def test_the_rows_of_the_next_run_come_also_if_it_was_looked_at_before_it_had_an
             at_next_pause(monkeypatch, lambda: second.log(np.float64(102), 2))
             assert next(rows) == 102
         assert list(rows) == []
+
+
+def test_who_looks_again_while_they_follow_gets_the_rows_of_the_next_run(tmp_path: Path) -> None:
+    path, size = written(tmp_path / "run.h5", 8, 2**17), 2**17  # four are read at a time
+    with HDF5StorageReader(path) as reader:
+        rows = reader.follow("rows", poll_seconds=0)
+        assert next(rows)["x"][0] == 0
+        with writer(path, size, mode="a", start_step=2) as logger:
+            for step in range(2, 8):
+                logger.log(row(step + 100, size), step)
+        reader.refresh()
+        assert [int(each["x"][0]) for each in rows] == [1, 2, 3, *range(102, 108)]
+
+
+def test_a_row_that_is_damaged_is_told_where_it_is_followed(tmp_path: Path) -> None:
+    path = written(tmp_path / "run.h5", 8, 2**17)  # four rows are read at a time
+    with h5py.File(path) as file:
+        at = file["rows/x"].id.get_chunk_info_by_coord((5, 0)).byte_offset
+    with open(path, "r+b") as raw:
+        raw.seek(at)
+        raw.write(bytes(100))
+    with HDF5StorageReader(path) as reader:
+        rows = reader.follow("rows", poll_seconds=0)
+        assert [int(next(rows)["x"][0]) for _ in range(4)] == [0, 1, 2, 3]
+        with pytest.raises(StorageError, match=r"cannot read `rows/x` in .*, which is damaged"):
+            next(rows)
 
 
 def test_what_is_written_once_comes_again_where_a_run_begins_anew(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import gc
 import io
 import os
 import subprocess
@@ -30,6 +31,8 @@ from logax.storage import (
     StorageError,
     WriterGroupConfig,
 )
+from logax.storage._commits import encoded, latest
+from logax.storage._layout import Layout
 from loops import Particles, run
 from trajectories import frames, written
 
@@ -171,6 +174,30 @@ def test_a_file_may_be_continued_often_among_rows_out_of_order(size: int, tmp_pa
     with HDF5StorageWriter(path, ONE, first, mode="a", start_step=5) as writer:
         assert writer._run is not None
         assert writer._run.trajectory.safe_rows == {"frames": times}  # and none that was cut
+
+
+def test_a_file_that_has_no_room_for_what_is_dropped_is_not_continued(tmp_path: Path) -> None:
+    path, first = tmp_path / "a.h5", np.zeros(2**20, np.int8)
+    last = 2**62
+    written(path, whole, 1, [(last, first), (0, first)], first)
+    with h5py.File(path, "r+") as file:
+        layout = Layout.from_json(bytes(file["logax/schema"][...]))
+        commit = latest([bytes(each) for each in file["logax/commits"][...]], layout)
+        assert commit is not None
+        size, room = sum(map(len, encoded(commit))), layout.slot_bytes
+        commit.groups[0].cuts = [(0, last - 1000 + i) for i in range((room - size) // 24)]
+        data = b"".join(encoded(commit))
+        for slot in (0, 1):
+            file["logax/commits"][slot, : len(data)] = np.frombuffer(data, np.uint8)
+    with pytest.raises(StorageError) as caught:
+        written(path, whole, 1, [], first, mode="a", start_step=last)
+    assert str(caught.value) == (
+        f"A commit takes {len(data) + 25} bytes, and there is room for {room}: the file was "
+        "continued too often in the middle of rows out of order. Write to a new one."
+    )
+    assert frames(path)[1] == [0, last]
+    count(path, range(3), mode="w")  # nobody has it
+    assert frames(path)[1] == [0, 1, 2]
 
 
 def test_a_file_of_other_containers_is_not_continued(tmp_path: Path) -> None:
@@ -452,9 +479,44 @@ def test_an_interrupt_of_the_end_costs_no_row_and_a_second_leaves_the_file_whole
         assert f"interrupted at its end, and {lost} rows were not" in caught.value.__notes__[0]
 
 
+def test_who_interrupts_the_end_again_and_again_is_not_kept_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread waits for the device; the file is closed when nobody has the writer any more."""
+    gate = threading.Event()
+    monkeypatch.setattr(run_module, "_PATIENCE", 0.0)
+    writer = HDF5StorageWriter(tmp_path / "a.h5", ONE, jnp.float32(0))
+    with pytest.raises(KeyboardInterrupt), writer:  # noqa: PT012 - the end raises
+        run = writer._run
+        x = pending(gate)
+        for step in range(10):
+            writer.log(x, step)
+        bar = Interrupted(gate, 4)
+        bar.due = 0.0
+        monkeypatch.setattr(remaining_module, "Bar", lambda *_: bar)
+    assert run is not None
+    assert not run.is_over
+    writer._forgotten()
+    while not run.is_over:
+        pass
+    with HDF5StorageReader(tmp_path / "a.h5") as reader:
+        assert not reader.complete
+        assert reader.focus_group("frames")[...].tolist() in ([], [8])  # it had begun, or not yet
+
+
+class Closed:
+    """The standard error of a program whose window is gone."""
+
+    def isatty(self) -> bool:
+        raise RuntimeError("the window was closed")
+
+
+@pytest.mark.parametrize(
+    ("console", "why"), [(None, "AttributeError.*'write'"), (Closed(), "RuntimeError: the window")]
+)
 @pytest.mark.parametrize("action", ["default", "error"])
 def test_a_bar_that_cannot_be_drawn_at_the_end_costs_no_row(
-    action: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    action: str, console: Any, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Programs without a console have no standard error."""
     gate, tried_again = threading.Event(), threading.Event()
@@ -475,11 +537,11 @@ def test_a_bar_that_cannot_be_drawn_at_the_end_costs_no_row(
             x = pending(gate)
             for step in range(14):
                 writer.log(x, step)
-            monkeypatch.setattr(sys, "stderr", None)
+            monkeypatch.setattr(sys, "stderr", console)
 
     monkeypatch.setattr(run_module, "_PATIENCE", 0.0)
     monkeypatch.setattr(remaining_module, "Bar", bar)
-    told = "The progress bar cannot be drawn: AttributeError.*'write'"
+    told = f"The progress bar cannot be drawn: {why}"
     if action == "error":
         with pytest.raises(UserWarning, match=told):
             loop()
@@ -560,6 +622,42 @@ def test_a_writer_that_is_forgotten_gives_its_file_free(tmp_path: Path) -> None:
     del kept
     cell()
     np.testing.assert_array_equal(frames(tmp_path / "a.h5")[0], [5])
+
+
+def forgotten(path: Path) -> Any:
+    """The run of a writer that nobody has any more, and that only the garbage collector finds."""
+    writer = HDF5StorageWriter(path, ONE, np.float32(0), flush_seconds=60)
+    writer.__enter__()
+    for step in range(100):
+        writer.log(np.float32(step), step)
+    writer.itself = writer  # type: ignore[attr-defined]
+    return writer._run
+
+
+@pytest.mark.parametrize("where", ["the thread of the writer", "a process without threads"])
+def test_a_writer_that_is_forgotten_ends_wherever_python_finds_that_out(
+    where: str, tmp_path: Path
+) -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        run = forgotten(tmp_path / "a.h5")
+        if where == "the thread of the writer":
+            run._worker.put(0, gc.collect)
+        else:
+            usual = threading.stack_size(2**46)  # as if there were no room for another thread
+            try:
+                gc.collect()
+            finally:
+                threading.stack_size(usual)
+            assert run.is_over
+    finally:
+        gc.enable()
+    while not run.is_over:
+        pass
+    with HDF5StorageReader(tmp_path / "a.h5") as reader:
+        assert reader.complete
+        np.testing.assert_array_equal(reader.focus_group("frames")[...], np.arange(100))
 
 
 def test_a_writer_that_is_forgotten_where_hdf5_is_locked_ends_all_the_same(tmp_path: Path) -> None:

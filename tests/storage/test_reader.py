@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 from pathlib import Path
 from typing import Any
 
 import h5py
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -141,6 +143,7 @@ def test_a_group_that_is_not_there_is_named(
         (1.5, TypeError, "is indexed by rows"),
         (True, TypeError, "is indexed by rows"),
         ((1, 2), TypeError, "is indexed by rows"),
+        ([0.5, 1.5], TypeError, "is indexed by rows"),
     ],
 )
 def test_rows_that_are_not_there_are_named(
@@ -162,6 +165,13 @@ def test_a_part_that_is_not_there_is_named(where: Any, message: str, path: Path)
     with HDF5StorageReader(path) as reader, pytest.raises(LookupError) as caught:
         reader.focus_group("frames").focus(where)
     assert str(caught.value) == f"`focus` finds no such part: {message}."
+
+
+def test_a_function_that_asks_for_more_than_parts_is_told_what_to_write(path: Path) -> None:
+    """NumPy asks what it is given for methods of its own, which are no parts of a row."""
+    with HDF5StorageReader(path) as reader, pytest.raises(TypeError) as caught:
+        reader.focus_group("frames").focus(lambda row: np.asarray(row.energy).shape)
+    assert str(caught.value).endswith("such as `lambda c: c.frames`, and returned ().")
 
 
 def test_a_function_that_picks_nothing_is_told_what_to_write(path: Path) -> None:
@@ -292,6 +302,18 @@ def test_groups_are_datasets_of_xarray(path: Path) -> None:
     assert tree["nested/0/value"].item() == 0
 
 
+def test_prng_keys_are_their_numbers_in_xarray(tmp_path: Path) -> None:
+    keys = jax.random.split(jax.random.key(0), 3)
+    config = {"frames": WriterGroupConfig(lambda state: {"key": state}, 1)}
+    with HDF5StorageWriter(tmp_path / "a.h5", config, keys[0]) as writer:
+        for step in range(3):
+            writer.log(keys[step], step)
+    with HDF5StorageReader(tmp_path / "a.h5") as reader:
+        found = reader.focus_group("frames").to_xarray()["key"]
+    assert (found.dims, found.dtype) == (("step", "axis_2"), np.uint32)
+    np.testing.assert_array_equal(found, jax.random.key_data(keys))
+
+
 def test_other_programs_read_it_by_its_names(path: Path) -> None:
     with xarray.open_dataset(path, group="frames", engine="h5netcdf", phony_dims="access") as found:
         np.testing.assert_array_equal(found["step"], np.arange(0, 50, 2))
@@ -392,6 +414,43 @@ def test_a_run_that_was_killed_before_its_first_commit_was_whole_does_no_harm(
     assert rows_in(path, complete=True) == 30
     written(path, 10, start=30, mode="a")
     assert rows_in(path, complete=True) == 40
+
+
+def test_a_commit_that_changes_whenever_it_is_looked_at_is_that_of_another_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is never seen whole, and whoever writes it may have written over rows."""
+    path = written(tmp_path / "a.h5", 30)
+    at, _ = commits(path)
+    usual, looks = os.pread, itertools.count()
+
+    def pread(fd: int, size: int, offset: int) -> bytes:
+        with open(path, "r+b") as file:
+            head = bytearray(usual(file.fileno(), 32, at))
+            head[16:20] = next(looks).to_bytes(4, "little")
+            head[28] = 1  # the run that has continued the file
+            file.seek(at)
+            file.write(head)
+        return usual(fd, size, offset)
+
+    with HDF5StorageReader(path) as reader:
+        group = reader.focus_group("rows")
+        monkeypatch.setattr(os, "pread", pread)
+        with pytest.raises(StorageError, match="continued by another run since it was looked at"):
+            group[0]
+        monkeypatch.undo()
+        assert group[0]["x1"] == 1  # it has ended before it wrote anything else
+
+
+def test_a_file_that_is_cut_while_it_is_read_is_told(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.h5", 30)
+    with HDF5StorageReader(path) as reader:
+        os.truncate(path, 100)
+        with pytest.raises(StorageError) as caught:
+            reader.refresh()
+    assert str(caught.value) == (
+        f"`HDF5StorageReader` cannot read {path}: it is damaged: none of its two commits is whole."
+    )
 
 
 def test_a_reader_never_goes_back(tmp_path: Path) -> None:

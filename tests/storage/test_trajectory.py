@@ -195,6 +195,25 @@ def test_states_of_nested_classes_dictionaries_and_tuples_come_back(tmp_path: Pa
     np.testing.assert_array_equal(row["model"].weight, np.full((2, 2), 2))
 
 
+def test_classes_that_jax_does_not_know_are_stored_by_their_fields(tmp_path: Path) -> None:
+    @dataclasses.dataclass
+    class Frame:
+        position: Any
+        energy: Any
+
+    states = [(step, np.full(3, step, np.float64)) for step in range(3)]
+    config = {"frames": WriterGroupConfig(lambda x: Frame(x, x[0]), 1)}
+    with HDF5StorageWriter(tmp_path / "a.h5", config, np.zeros(3)) as writer:
+        for step, state in states:
+            writer.log(state, step)
+        with pytest.raises(ValueError, match=r"`position`, which was float64\[3\], is now "):
+            writer.log(np.zeros(4), 3)
+    with HDF5StorageReader(tmp_path / "a.h5") as reader:
+        found = reader.focus_group("frames")[...]
+        np.testing.assert_array_equal(found.position, np.stack([x for _, x in states]))
+        np.testing.assert_array_equal(found.energy, np.arange(3))
+
+
 def test_configurations_of_any_structure_give_the_groups_their_names(tmp_path: Path) -> None:
     @dataclasses.dataclass
     class Plain:

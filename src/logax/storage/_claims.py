@@ -60,12 +60,11 @@ class Claim:
 
     def _lock(self, kind: int) -> None:
         """Have a lock, or raise; who looks whether somebody writes has it for a moment."""
-        for _ in range(_TRIES - 1):
+        for _ in range(_TRIES):
             if _locked(self.fd, kind):
                 return
             time.sleep(_PAUSE)
-        if not _locked(self.fd, kind):
-            raise self._taken()
+        raise self._taken()
 
     def _is_named(self) -> bool:
         """Whether the file is still the one of this name."""
@@ -104,7 +103,7 @@ def _locked(fd: int, kind: int) -> bool:
         fcntl.flock(fd, kind | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
-    except OSError as error:  # pragma: no cover - of file systems without locks
+    except OSError as error:
         if error.errno not in _NO_LOCKS:
             raise
     return True

@@ -100,7 +100,7 @@ class Run:
         if threading.main_thread().is_alive() or self._worker.is_current():
             try:
                 thread.start()
-            except RuntimeError:  # Python exits already
+            except RuntimeError:  # Python exits already, or there is no room for a thread
                 pass
             else:
                 if not self._worker.is_current():
@@ -190,9 +190,8 @@ class Run:
         return self._failure is not None or self._given_up
 
     def _commit(self) -> None:
-        if not self._is_safe:
-            self._is_safe = True
-            self._unless_failed(self.trajectory.commit)
+        self._is_safe = True
+        self._unless_failed(self.trajectory.commit)
 
     def _finish(self) -> None:
         self._unless_failed(self.trajectory.finish, is_complete=not self._given_up)

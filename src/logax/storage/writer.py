@@ -236,7 +236,8 @@ class HDF5StorageWriter(EnteredLogger):
             try:
                 run.end(error)
             finally:
-                if run.is_over:  # else it is tried again when this is forgotten
+                # Else it is tried again when this is forgotten.
+                if run.is_over:  # pragma: no branch - where it is not, the end has raised
                     self._forgotten.detach()
             never = run.trajectory.never_written
             if never and error is None and run.actual_steps:
@@ -253,9 +254,10 @@ class HDF5StorageWriter(EnteredLogger):
             run.trajectory.disown()
 
 
-def _is_of_hdf5(error: BaseException) -> bool:
-    """Whether it has no number of the system's errors of its own."""
-    return not (isinstance(error, OSError) and error.strerror)
+def _is_of_hdf5(error: OSError | RuntimeError) -> bool:
+    """Whether it is in the words of HDF5, and not in those of the system."""
+    number = error.errno if isinstance(error, OSError) else None
+    return number is None or error.args[1] != os.strerror(number)
 
 
 def _is_once(schedule: Schedule) -> bool:
