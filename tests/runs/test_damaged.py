@@ -7,6 +7,7 @@ import os
 import random
 import shutil
 import sqlite3
+import struct
 import warnings
 from contextlib import closing
 from pathlib import Path
@@ -17,6 +18,8 @@ import numpy as np
 import pytest
 
 import logax
+from logax._runs import database
+from logax._runs.format import PAGE
 from logax.loggers.save import SaveSink
 from logax.loggers.sink import Portion, RunInfo, Stream
 from storage_processes import run
@@ -327,6 +330,59 @@ def test_rows_that_say_something_absurd_are_told_in_little_memory(
         and "PRNG keys" not in line
     ]
     assert strange == []
+
+
+@pytest.mark.parametrize(
+    ("statement", "said"),
+    [
+        (
+            "UPDATE portions SET data = CAST(x'ffffff7f' || substr(data, 5) AS BLOB) WHERE ragged",
+            "a portion of it has more records than it says.",
+        ),
+        (layout(steps=[["step", "|S4", [], []]]), "a layout has a step that is no number."),
+        (array("<f7", [], []), "it has the unknown type '<f7'."),
+        (
+            "UPDATE layouts SET content = replace(content, 'threefry2x32', 'threefry2x99')",
+            "The file holds PRNG keys of the kind 'key<threefry2x99>', which this JAX does not ",
+        ),
+    ],
+    ids=["records", "step", "type", "keys"],
+)
+def test_what_is_wrong_is_said(tmp_path: Path, original: Path, statement: str, said: str) -> None:
+    found = logax.load(altered(original, tmp_path, statement))["bad-0"]
+    with pytest.raises(logax.RunsError) as told:
+        found["tree"]
+    assert said in str(told.value)
+
+
+def repeated(data: bytes, root: int) -> bytes:
+    """A database, one table of which has its rows millions of times, in three pages more."""
+    pages = [data[at : at + PAGE] for at in range(0, len(data), PAGE)]
+    last = pages[root - 1]
+    for _ in range(3):
+        pages.append(last)
+        child = struct.pack(">I", len(pages))
+        # A page of references, all of which are one: the last bytes of it.
+        last = struct.pack(">BHHHB4s", 5, 0, 200, PAGE - 5, 0, child)
+        last += struct.pack(">H", PAGE - 5) * 200
+        last += bytes(PAGE - 5 - len(last)) + child + b"\1"
+    pages[root - 1] = last
+    head = bytearray(pages[0])
+    head[28:32] = struct.pack(">I", len(pages))
+    return b"".join([head, *pages[1:]])
+
+
+def test_a_table_whose_rows_never_end_is_told(
+    tmp_path: Path, original: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "_STEPS", 100)  # else it takes a while
+    bad = tmp_path / "bad.sqlite"
+    with closing(sqlite3.connect(original)) as connection:
+        (root,) = connection.execute(
+            "SELECT rootpage FROM sqlite_schema WHERE name = 'ends'"
+        ).fetchone()
+    bad.write_bytes(repeated(original.read_bytes(), root))
+    assert "cannot be read as a file of runs: interrupted." in check_refused(tmp_path, bad)
 
 
 def test_what_one_key_has_lost_is_nothing_to_the_others(tmp_path: Path, original: Path) -> None:

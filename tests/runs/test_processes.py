@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
+import shutil
 import signal
+import sqlite3
 import tempfile
 import time
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +19,7 @@ import numpy as np
 import pytest
 
 import logax
+from logax._runs.journal import Entry, Journal
 from logax.loggers.save import SaveSink
 from logax.loggers.sink import Portion, RunInfo
 from storage_processes import run, start, ways
@@ -211,6 +217,29 @@ signal.pause()
         child.errors.close()
 
 
+def test_a_lock_that_was_let_go_of_stays_that_of_the_other_process(tmp_path: Path) -> None:
+    """A fork may come in the middle of anything, also where a file is about to be ended."""
+    code, said, errors = run(
+        """
+        from logax._runs.alive import Lock, is_alive
+
+        warnings.simplefilter("ignore")
+        lock = Lock(str(path))
+        pid = os.fork()
+        if not pid:
+            lock.let_go()
+            lock.release()
+            lock.let_go()
+            sys.exit(9)
+        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), is_alive(str(path)))
+        lock.release()
+        print(is_alive(str(path)), os.listdir(folder))
+        """,
+        tmp_path,
+    )
+    assert (code, said, errors) == (0, "9 True\nFalse []\n", "")
+
+
 # A full disk.
 
 
@@ -313,6 +342,87 @@ print(logax.load(folder)["a"]["n"].tolist())
     assert kept == "[0, 0, 0]"
 
 
+def test_what_finds_no_room_in_memory_either_is_said_to_be_lost(tmp_path: Path) -> None:
+    code, said, errors = run(
+        BEGIN
+        + """
+from logax._runs import journal
+
+journal._MOST = 2**18
+sink, run = SaveSink(folder), RunInfo("a", "a")
+sink.open([run])
+sink.flush()
+fill("limit", folder, 2**12)
+for number in range(3):
+    try:
+        sink.write(portion(run, number, 2**12))
+        sink.flush()
+    except OSError as error:
+        print(error)
+make_room("limit", folder)
+for number in range(3, 6):  # more than there is room for, of which the disk takes some
+    sink.write(portion(run, number, 2**12))
+sink.close([run], "finished")
+sink.end()
+print(logax.load(folder)["a"]["n"].tolist())
+""",
+        tmp_path,
+    )
+    assert (code, errors) == (0, ""), errors
+    *messages, found = said.splitlines()
+    waits = "wait in memory and are written with the next ones, when the disk takes them."
+    assert [message.partition(" are safe; ")[2] for message in messages] == [
+        f"3 {waits}",
+        f"6 {waits}",
+        f"6 {waits} 3 records found no room in memory, and are lost.",
+    ]
+    assert found == str([number for number in (0, 1, 3, 4, 5) for _ in range(3)])
+
+
+def test_an_interrupt_where_entries_are_committed_loses_none_of_them(tmp_path: Path) -> None:
+    class Interrupted(sqlite3.Connection):
+        interrupts = 1
+
+        def execute(self, statement: str, *values: Any) -> sqlite3.Cursor:
+            if statement == "COMMIT" and self.interrupts:
+                self.interrupts -= 1
+                raise KeyboardInterrupt
+            return super().execute(statement, *values)
+
+    path = str(tmp_path / "a.sqlite")
+    with closing(sqlite3.connect(path, factory=Interrupted, isolation_level=None)) as connection:
+        connection.execute("CREATE TABLE found (number)")
+        journal = Journal("SaveLogger", connection, path, ())
+        for number in range(3):
+            add = partial(connection.execute, "INSERT INTO found VALUES (?)", (number,))
+            journal.add(Entry(add, 1))
+        with pytest.raises(KeyboardInterrupt):
+            journal.commit()
+        assert (journal.safe, connection.in_transaction) == (0, False)
+        journal.commit()
+        assert journal.safe == 3
+        assert connection.execute("SELECT * FROM found").fetchall() == [(0,), (1,), (2,)]
+
+
+def test_a_new_file_that_cannot_have_its_name_is_told_and_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def rename(old: str, new: str) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    sink, info = SaveSink(tmp_path), RunInfo("a", "a")
+    monkeypatch.setattr(os, "rename", rename)
+    with pytest.raises(OSError, match="Input/output error"):
+        sink.open([info])
+    assert os.listdir(tmp_path) == []
+    monkeypatch.undo()
+    sink.write(Portion.of([info], {"x": np.arange(3)[None]}))
+    sink.close([info], "finished")
+    sink.end()
+    found = logax.load(tmp_path)["a"]
+    assert (found.status, found["x"].tolist()) == ("finished", [0, 1, 2])
+
+
 def test_no_room_for_a_new_file_is_told_and_leaves_nothing_behind(tmp_path: Path) -> None:
     code, said, errors = run(
         BEGIN
@@ -396,3 +506,50 @@ if root:  # what is done at exit may be done by whoever started it
         f"`SaveLogger` may not make the folder {name}/new/er.",
         "finished [0 1 2]",
     ]
+
+
+def test_unfinished_files_are_read_where_nothing_may_be_written_unless_a_log_is_left() -> None:
+    """SQLite must note that it reads a log, and cannot."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        sink, info = SaveSink(folder / "live"), RunInfo("a", "a")
+        sink.open([info])
+        sink.write(Portion.of([info], {"x": np.arange(3)[None]}))
+        sink.flush()
+        (file,) = (folder / "live").glob("*.sqlite")
+        for copy in ("with", "without"):
+            (folder / copy).mkdir()
+            shutil.copy(file, folder / copy / "a.sqlite")
+            shutil.copy(f"{file}-wal", folder / copy / "a.sqlite-wal")
+        sink.end()
+        with closing(sqlite3.connect(folder / "without" / "a.sqlite")) as connection:
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        assert [each.name for each in (folder / "without").iterdir()] == ["a.sqlite"]
+        for each in ("with", "without"):
+            (folder / each).chmod(0o555)
+        code, said, errors = run(
+            """
+            import logax
+            root = os.geteuid() == 0
+            if root:
+                os.setresuid(65534, 65534, 0)
+            found = logax.load(folder / "without")["a"]
+            print(found.status, found["x"])
+            try:
+                logax.load(folder / "with" / "a.sqlite")["a"]
+            except logax.RunsError as error:
+                print(error)
+            if root:  # what is done at exit may be done by whoever started it
+                os.setresuid(0, 0, 0)
+            """,
+            folder,
+        )
+        for each in ("with", "without"):
+            (folder / each).chmod(0o755)
+    assert (code, errors) == (0, ""), errors
+    read, told = said.splitlines()
+    assert read == "crashed [0 1 2]"
+    assert told.startswith(
+        f"{name}/with/a.sqlite cannot be read as a file of runs: unable to open database file. "
+    )

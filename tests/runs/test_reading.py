@@ -186,6 +186,9 @@ def test_records_whose_shape_changed_are_told_and_can_be_had_in_parts(
     sink.write(Portion.of([run], {"x": {"w": np.ones((1, 5, 4))}}))
     sink.write(Portion.of([run, other], {"z": np.ones((2, 1))}))
     sink.write(Portion.of([other], {"y": np.ones((1, 1, 2))}))
+    lanes = tuple(Stream(other, (i,)) for i in range(2))
+    sink.write(Portion.of([other], {"w": np.zeros((1, 2))}))
+    sink.write(Portion(lanes, {"w": np.ones((2, 3))}, {}, np.ones((2, 3))))
     sink.flush()
     runs = logax.load(tmp_path)
     found = runs["a"]
@@ -206,6 +209,9 @@ def test_records_whose_shape_changed_are_told_and_can_be_had_in_parts(
     with pytest.raises(ValueError, match=r"If the runs differ, write `runs\[id\]\['y'\]`"):
         runs["y"]
     assert runs["z"].tolist() == [[1], [1]]
+    with pytest.raises(ValueError, match="midway: float64, then float64 with 1 axes of lanes"):
+        runs["b"]["w"]
+    assert [part["w"].tolist() for part in runs["b"].parts("w")] == [[0, 0], [[1] * 3] * 2]
 
 
 def test_numbers_of_one_sort_join_in_the_wider_type(tmp_path: Path, sink: SaveSink) -> None:
@@ -518,6 +524,34 @@ def test_a_table_has_nothing_where_a_run_has_no_such_column(tmp_path: Path) -> N
     whole = logax.load(tmp_path).to_pandas()
     for name in ("text", "v", "when"):
         assert whole[name].isna().tolist() == [False, True], name
+
+
+def test_a_table_keeps_whole_numbers_that_a_run_has_for_some_records_only(
+    tmp_path: Path, sink: SaveSink
+) -> None:
+    one, two = opened(sink, "a", "b")
+    steps = np.array([[0, 1]])
+    sink.write(Portion.of([one, two], {"x": np.ones((2, 2))}, step=np.repeat(steps, 2, axis=0)))
+    some = {"n": np.array([[7]]), "is": np.array([[True]])}
+    sink.write(Portion.of([one], some, step=steps[:, :1]))
+    sink.flush()
+    whole = logax.load(tmp_path).to_pandas()
+    assert {name: str(whole[name].dtype) for name in some} == {"n": "Int64", "is": "boolean"}
+    assert whole["n"].fillna(-1).tolist() == [7, -1, -1, -1]
+    assert whole["is"].fillna(False).tolist() == [True, False, False, False]
+
+
+def test_many_records_of_nothing_with_very_long_axes_are_told(
+    tmp_path: Path, sink: SaveSink
+) -> None:
+    (run,) = opened(sink, "a")
+    sink.write(Portion.of([run], {"x": np.zeros((1, 2048, 0, 2**46), np.float32)}))
+    sink.flush()
+    with pytest.raises(logax.RunsError) as told:
+        logax.load(tmp_path)["a"]["x"]
+    assert str(told.value) == (
+        "'x' of run a would be an array of shape (1, 2048, 0, 70368744177664), which cannot be."
+    )
 
 
 def test_lanes_that_are_too_far_apart_are_told_with_their_key_and_run(

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import logax
+from logax._runs import layouts, packed
 from logax.loggers.save import SaveSink
 from logax.loggers.sink import Portion, RunInfo, Stream
 
@@ -204,6 +205,34 @@ def test_an_array_that_cannot_be_stored_is_refused_and_what_is_around_it_is_kept
     assert logax.load(tmp_path)["a"]["x"].tolist() == [0, 1, 2, 3]
 
 
+@pytest.mark.parametrize(
+    ("streams", "records", "error", "said"),
+    [
+        ((Stream(a_run(), (), 2**70),), 3, OverflowError, "too large to convert to SQLite INTEGER"),
+        (
+            (Stream(a_run()),),
+            2,
+            ValueError,
+            r"arrays of the shape \(streams, records, ...\), and those of one with 1 streams and ",
+        ),
+    ],
+    ids=["shard", "records"],
+)
+def test_a_portion_that_is_none_is_refused_and_what_is_around_it_is_kept(
+    tmp_path: Path, streams: tuple[Stream, ...], records: int, error: Any, said: str
+) -> None:
+    sink, run = SaveSink(tmp_path), a_run("b")
+    sink.open([run])
+    sink.write(one({"x": np.arange(2)}, run))
+    with pytest.raises(error, match=said):
+        sink.write(Portion(streams, {"x": np.ones((1, 3))}, {}, np.ones((1, records))))
+    sink.write(one({"x": np.arange(2, 4)}, run))
+    sink.end()
+    runs = logax.load(tmp_path)
+    assert list(runs) == ["b"]
+    assert runs["b"]["x"].tolist() == [0, 1, 2, 3]
+
+
 # Keys.
 
 
@@ -332,6 +361,23 @@ def test_many_keys_in_one_portion_come_back(tmp_path: Path) -> None:
     assert list(run) == list(values)
     for key, x in run.logs.items():
         same_bits(x, values[key])
+
+
+def test_portions_of_more_shapes_than_are_remembered_come_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packed, "_MOST_LAYOUTS", 3)
+    monkeypatch.setattr(layouts, "_MOST_PLANS", 3)
+    run = a_run()
+    sizes = [1, 2, 3, 4, 5, 1, 5]
+    x = {f"k{n}": np.arange(n) for n in sizes}
+    portions = [one({key: value, "n": value}, run) for key, value in x.items()]
+    portions += [one({"same": np.full(n, n)}, run) for n in sizes]
+    found = written(tmp_path, *portions)["a"]
+    for key, value in x.items():
+        same_bits(found[key], value)
+    same_bits(found["n"], np.concatenate(list(x.values())))
+    same_bits(found["same"], np.repeat(sizes, sizes))
 
 
 def test_nothing_at_all_is_no_file_and_no_records_are_a_key_without_any(tmp_path: Path) -> None:

@@ -645,7 +645,7 @@ def test_a_writer_that_is_forgotten_ends_wherever_python_finds_that_out(
         if where == "the thread of the writer":
             run._worker.put(0, gc.collect)
         else:
-            usual = threading.stack_size(2**46)  # as if there were no room for another thread
+            usual = threading.stack_size(2**50)  # as if there were no room for another thread
             try:
                 gc.collect()
             finally:
