@@ -76,6 +76,38 @@ def test_a_missing_extra_is_shown_with_its_pip_line(
     assert line in ended.lines
 
 
+def test_an_extra_may_come_in_another_package_or_in_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "lonely.py").write_text("")
+    (tmp_path / "slim.py").write_text("")
+    facts = tmp_path / "slim_skinny-1.2.dist-info" / "METADATA"
+    facts.parent.mkdir()
+    facts.write_text("Metadata-Version: 2.1\nName: slim-skinny\nVersion: 1.2\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(checks, "EXTRAS", {"a": ("lonely", "one"), "b": ("slim", "two")})
+    assert checks.extras() == [
+        ("extras", "a", "ok", "installed  for one", ""),
+        ("extras", "b", "ok", "1.2  for two", ""),
+    ]
+
+
+def test_records_that_come_back_different_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    def program(number: int) -> float:
+        logax.log({"x": 1.0}, step=0)
+        return 3.0
+
+    monkeypatch.setattr(checks, "_program", program)
+    assert checks.tap() == (
+        "works here",
+        "tap",
+        "fails",
+        "ValueError: (3.0, [(0, 1.0)]) came back in place of "
+        "(3.0, [(0, 0.0), (1, 1.0), (2, 2.0)]).",
+        "Programs can still be harvested with `logax.spool`, if that works.",
+    )
+
+
 @pytest.mark.parametrize(
     ("version", "status", "mend"),
     [

@@ -16,6 +16,7 @@ import pandas as pd
 import pytest
 
 import logax
+from logax._logdict import missing_step
 from terminals import Terminal
 
 Call = Callable[..., Any]
@@ -215,6 +216,52 @@ def test_a_key_that_changed_its_shape_is_exported_where_that_can_be(
     )
 
 
+def test_what_a_record_lacks_is_missing_in_parquet(
+    call: Call, logged: Callable[..., Path], tmp_path: Path
+) -> None:
+    path = logged(({"x": 1.0}, {"step": 0}), ({"y": np.array([1.0, 2.0])}, {"step": 1}))
+    file = tmp_path / "x.parquet"
+    assert call("export", "last", "--to", "parquet", "-o", file, "--path", path) == (0, "", "")
+    table = pd.read_parquet(file)
+    assert table["x"].isna().tolist() == [False, True]
+    assert table["y"][0] is None
+    assert table["y"][1].tolist() == [1.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("given", "read"),
+    [
+        ([0.5, "high"], ["0.5", "high"]),
+        ([True, 3], ["True", "3"]),
+        ([2**70, 1], [str(2**70), "1"]),
+        ([1, 0.5], [1.0, 0.5]),
+    ],
+)
+def test_what_runs_were_given_is_text_in_parquet_where_its_types_differ(
+    call: Call, saved: Callable[..., Path], tmp_path: Path, given: list[Any], read: list[Any]
+) -> None:
+    for rate in given:
+        path = saved({"x": np.zeros(1)}, rate=rate)
+    file = tmp_path / "x.parquet"
+    assert call("export", "all", "--to", "parquet", "-o", file, "--path", path) == (0, "", "")
+    assert pd.read_parquet(file)["info/rate"].tolist() == read
+
+
+def test_a_key_of_another_shape_in_another_run_is_told_for_parquet(
+    call: Call, saved: Callable[..., Path], tmp_path: Path
+) -> None:
+    saved({"x": np.zeros(1)})
+    path = saved({"x": np.zeros((1, 2))})
+    file = tmp_path / "x.parquet"
+    assert call("export", "all", "--to", "parquet", "-o", file, "--path", path) == (
+        1,
+        "",
+        "logax export: 'x' is not of one shape in all records, and a column of parquet has one: "
+        "choose other keys, or `--to jsonl`.\n",
+    )
+    assert not file.exists()
+
+
 def test_a_run_without_records_gives_files_without_rows(
     call: Call, saved: Callable[..., Path], tmp_path: Path
 ) -> None:
@@ -259,6 +306,15 @@ def test_a_place_that_cannot_be_written_is_told(call: Call, store: Path, tmp_pat
         "",
         f"logax export: `logax export` takes the path of a file, and {tmp_path} is a folder.\n",
     )
+
+
+def test_what_the_system_refuses_is_told_with_the_file_that_was_asked_for(
+    call: Call, store: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / ("x" * 300)
+    ended = call("export", "first", "--to", "csv", "--path", store, "-o", file)
+    assert ended == (1, "", f"logax export: File name too long: {file}\n")
+    assert os.listdir(tmp_path) == []
 
 
 def test_a_kind_that_is_not_known_is_a_mistake_in_use(call: Call, store: Path) -> None:
@@ -372,3 +428,11 @@ def test_lanes_are_a_column_of_csv(call: Call, saved: Callable[..., Path]) -> No
 def test_keys_without_arrays_have_no_records(call: Call, saved: Callable[..., Path]) -> None:
     logs = logax.logdict({"x": np.arange(2), "none": None}, count={"none": np.int32(2)})
     assert call("export", "last", "--to", "csv", "--path", saved(logs)).lines == ["x", "0", "1"]
+
+
+def test_a_record_without_the_step_of_the_others_has_an_empty_cell(
+    call: Call, saved: Callable[..., Path]
+) -> None:
+    steps = {"step": {"x": np.array([4, missing_step(np.int32)], np.int32)}}
+    path = saved(logax.logdict({"x": np.arange(2)}, steps=steps))
+    assert call("export", "last", "--to", "csv", "--path", path).lines == ["step,x", "4,0", ",1"]

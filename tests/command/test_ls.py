@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import logax
+from logax._logdict import missing_step
 from logax.loggers.save import SaveLogger
 
 Call = Callable[..., Any]
@@ -141,6 +142,23 @@ def test_a_limit_that_is_none_is_a_mistake_in_use(call: Call, store: Path, numbe
     ended = call("ls", store, f"--limit={number}")
     assert (ended.status, ended.out) == (2, "")
     assert f"argument --limit: '{number}' is no whole number of 0 or more" in ended.err
+
+
+def test_keys_that_were_logged_together_are_one_record_whichever_came_first(
+    call: Call, logged: Callable[..., Path]
+) -> None:
+    path = logged(({"a": 0}, {"step": 0}), ({"b": 1, "a": 1}, {"step": 1}))
+    (row,) = json.loads(call("ls", path, "--json").out)
+    assert (row["records"], row["keys"], row["steps"]) == (2, ["a", "b"], {"step": 1})
+
+
+def test_the_last_step_is_the_last_that_was_told(call: Call, saved: Callable[..., Path]) -> None:
+    none = missing_step(np.int32)
+    told = {"x": np.array([3, 4, none], np.int32), "y": np.array([none], np.int32)}
+    steps = {"step": {"x": told["x"]}, "epoch": {"y": told["y"]}}
+    path = saved(logax.logdict({"x": np.arange(3), "y": np.zeros(1)}, steps=steps))
+    (row,) = json.loads(call("ls", path, "--json").out)
+    assert (row["records"], row["steps"]) == (4, {"step": 4})
 
 
 def test_a_run_that_goes_on_is_running(call: Call, tmp_path: Path) -> None:

@@ -3,14 +3,17 @@
 import json
 import signal
 import subprocess
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 import logax
+from logax._command import tail
 from logax.loggers.save import SaveLogger
 
 Call = Callable[..., Any]
@@ -154,6 +157,40 @@ def test_it_follows_another_process_until_the_run_ends(start: Start, tmp_path: P
     out, err = program.communicate(timeout=60)
     assert (program.returncode, out) == (0, "step 3  late 7\n")
     assert err == "logax tail: run live has finished.\n"
+
+
+def test_it_waits_for_the_first_record_and_looks_again_where_nothing_new_is(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logger = SaveLogger(tmp_path)
+
+    def life() -> Iterator[None]:
+        with logger.run(name="live") as state:
+            logax.flush()
+            yield  # a run without records
+            for step in (0, 1):
+                logger.log(state, {"x": 0.5 + step}, step=step)
+                logax.flush()
+                yield
+                yield  # nothing new
+        yield
+
+    class Pause(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            next(lived)
+            return False
+
+    lived = life()
+    next(lived)
+    monkeypatch.setattr(tail, "threading", SimpleNamespace(Event=Pause))
+    ended = call("tail", "live", "x", "--path", tmp_path)
+    logger.close()
+    assert ended == (
+        0,
+        "step 0  x 0.5\nstep 1  x 1.5\n",
+        "logax tail: run live has finished.\n",
+    )
+    assert list(lived) == []
 
 
 def test_an_interrupt_ends_it_quietly(start: Start, tmp_path: Path) -> None:

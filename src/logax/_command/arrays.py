@@ -77,7 +77,7 @@ def parquet_of(runs: Sequence[Run], wanted: Sequence[str]) -> bytes:
     parquet = imported("pyarrow.parquet", "logax export --to parquet", "parquet")
     frames = {run: _frame(run, wanted) for run in runs}
     frame = frames[runs[0]] if len(runs) == 1 else table_of(frames)
-    columns = {name: _plain(frame[name]) for name in frame}
+    columns = {name: _typed(name, frame[name], arrow) for name in frame}
     file = io.BytesIO()
     parquet.write_table(arrow.table(columns), file)
     return file.getvalue()
@@ -94,11 +94,23 @@ def _frame(run: Run, wanted: Sequence[str]) -> Any:
     return run.logdict(*keys).to_pandas() if keys else logdict().to_pandas()
 
 
-def _plain(column: Any) -> Any:
-    """A column as Arrow takes it: arrays as lists, complex numbers as pairs."""
-    if column.dtype.kind == "c" or column.dtype == object:
-        return [_number(x) for x in column]
-    return column.array if hasattr(column.array, "_mask") else column.to_numpy()
+def _typed(name: str, column: Any, arrow: Any) -> Any:
+    """A column as Arrow takes it: arrays as lists, complex numbers as pairs.
+
+    What runs were given under one name may be of several types, and is text then.
+    """
+    if column.dtype.kind != "c" and column.dtype != object:
+        return column.array if hasattr(column.array, "_mask") else column.to_numpy()
+    cells = [_number(x) for x in column]
+    try:
+        return arrow.array(cells)
+    except (arrow.ArrowException, OverflowError):
+        if any(isinstance(x, (list, dict)) for x in cells):
+            raise CommandError(
+                f"{safe(name)!r} is not of one shape in all records, and a column of parquet has "
+                "one: choose other keys, or `--to jsonl`."
+            ) from None
+        return arrow.array([None if x is None else str(x) for x in cells])
 
 
 def _number(x: Any) -> Any:

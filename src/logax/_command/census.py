@@ -82,9 +82,10 @@ def _add(piece: Piece, counts: Sequence[Count], records: Any) -> None:
         count = counts[owners[at]]
         count.keys |= keys
         for name, steps in last.items():
-            step = steps[at if len(steps) > 1 else 0, own[at] - 1]
-            if not is_missing(np.asarray(step)):
-                _reach(count.steps, name, step.item())
+            told = steps[at if len(steps) > 1 else 0, : own[at]]
+            known = told[~is_missing(told)]
+            if len(known):
+                _reach(count.steps, name, known[-1].item())
 
 
 def _reach(steps: dict[str, Any], name: str, step: Any) -> None:

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
 from logax._command.errors import CommandError
-from logax._runs.errors import RunsError
 from logax._runs.run import Run
 from logax._runs.runs import Runs, load
 
@@ -32,8 +31,6 @@ def one(runs: Runs, text: str) -> Run:
     """The run that is meant."""
     try:
         return runs.find(text)
-    except RunsError:
-        raise
     except ValueError as error:
         raise CommandError(str(error)) from None
 

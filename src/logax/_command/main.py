@@ -115,7 +115,8 @@ def _let_go() -> int:
 def _said_by_system(error: OSError) -> str:
     if error.strerror is None:
         return str(error)
-    return f"{error.strerror}: {error.filename}" if error.filename else str(error.strerror)
+    name = error.filename2 or error.filename  # the second is where it was to be
+    return f"{error.strerror}: {name}" if name else error.strerror
 
 
 def _tell(command: str, text: str) -> None:
