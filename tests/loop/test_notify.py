@@ -439,10 +439,13 @@ def test_a_server_that_talks_something_else_is_told_of(server: Server) -> None:
         thread.join()
 
 
-def test_where_warnings_are_errors_the_error_of_the_loop_stays(server: Server) -> None:
+@pytest.mark.parametrize("error", [KeyError("mine"), KeyboardInterrupt("mine")], ids=repr)
+def test_where_warnings_are_errors_the_error_of_the_loop_stays(
+    server: Server, error: BaseException
+) -> None:
     server.close()
-    with pytest.raises(KeyError, match="mine") as caught, NotifyLogger(server.url, retries=0):
-        raise KeyError("mine")
+    with pytest.raises(type(error), match="mine") as caught, NotifyLogger(server.url, retries=0):
+        raise error
     (note,) = caught.value.__notes__
     assert note.startswith(f"`NotifyLogger` could not post to {server.host}: ")
     with pytest.raises(UserWarning, match="`NotifyLogger` could not post"):

@@ -19,7 +19,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from logax.loop import CompositeLogger, NullLogger, ProfileLogger, ProfileReport, run_loop
+from logax.loop import (
+    CompositeLogger,
+    NullLogger,
+    ProfileLogger,
+    ProfileReport,
+    _recording,
+    run_loop,
+)
 from logax.loop import _trace as trace_module
 from logax.loop._trace import Operation, read_report
 from loops import Particles, held_state
@@ -506,6 +513,8 @@ def test_a_nested_operation_counts_once_and_unfinished_steps_do_not(tmp_path: Pa
         "    1.5 µs  33.3%       1  jit_f/while.1",
         "    500 ns  11.1%       1  jit_g/dot.1",
     ]
+    (only,) = str(dataclasses.replace(report, operations=())).splitlines()
+    assert only == "steps 10 to 12: 2.667 µs per step, median 2 µs, slowest 3 µs (step 12)"
 
 
 def test_with_gpus_the_kernels_of_all_of_them_are_counted_and_the_host_is_not(
@@ -542,6 +551,13 @@ def test_a_step_that_is_told_twice_counts_once(tmp_path: Path) -> None:
         for step in (0, 1, 1, 0, 2, 3, 3):
             logger.log(start(), step)
     assert seen(logger.trace_path).marks == [(1, 1), (2, 2), (3, 3)]
+
+
+def test_steps_of_numpy_and_jax_are_numbers(tmp_path: Path) -> None:
+    with ProfileLogger(tmp_path, 1, 2) as logger:
+        for step in (np.int64(0), jnp.int32(1), np.uint8(2)):
+            logger.log(start(), step)  # type: ignore[arg-type]
+    assert seen(logger.trace_path).marks == [(1, 1), (2, 2)]
 
 
 def put_a_file_in_the_place_of_its_folder(temporary: Path) -> None:
@@ -591,6 +607,45 @@ def test_a_trace_that_cannot_be_written_does_not_hide_why_the_loop_failed(
         run(logger, range(4), range(1, 4), then=fails)
     (note,) = caught.value.__notes__
     assert note.startswith("`ProfileLogger` could not write its trace: ")
+
+
+@pytest.mark.parametrize("function", ["start_trace", "stop_trace"])
+def test_an_interrupt_of_the_profiler_comes_out_and_leaves_nothing(
+    tmp_path: Path, temporary: Path, function: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, calls = getattr(jax.profiler, function), list[Any]()
+
+    def interrupted(*arguments: Any, **options: Any) -> None:
+        calls.append(arguments)
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+        real(*arguments, **options)
+
+    monkeypatch.setattr(jax.profiler, function, interrupted)
+    logger = ProfileLogger(tmp_path / "profile", 1, 2)
+    with pytest.raises(KeyboardInterrupt):
+        run(logger, range(4), range(1, 3))
+    assert logger.trace_path is None
+    assert list(temporary.iterdir()) == []
+    assert files(tmp_path) == []
+
+
+def test_traces_of_the_same_second_have_names_of_their_own(tmp_path: Path) -> None:
+    for number, name in enumerate(("now", "now_1", "now_2")):
+        (tmp_path / "now").mkdir(exist_ok=True)
+        (tmp_path / "now" / "trace").write_text(str(number))
+        target = _recording._copied(str(tmp_path / "now"), str(tmp_path / "home"))
+        assert target == str(tmp_path / "home" / name)
+    found = {path.parent.name: path.read_text() for path in (tmp_path / "home").rglob("trace")}
+    assert found == {"now": "0", "now_1": "1", "now_2": "2"}
+
+
+def test_a_trace_that_cannot_be_copied_leaves_no_part_of_it(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="gone"):
+        _recording._copied(str(tmp_path / "gone"), str(tmp_path / "home"))
+    assert os.listdir(tmp_path / "home") == []
+    with pytest.raises(FileNotFoundError, match="gone"):  # and the name is not the reason
+        _recording._renamed(str(tmp_path / "gone"), str(tmp_path / "free"))
 
 
 def test_a_trace_whose_folder_is_gone_is_kept_elsewhere(tmp_path: Path, temporary: Path) -> None:
@@ -678,6 +733,20 @@ def test_a_folder_that_cannot_be_made_is_told_before_the_first_step(tmp_path: Pa
         f"`ProfileLogger` takes a folder as `log_dir`, and {folder} is a file, or lies in one. "
         "Give another one."
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"), [("x" * 300, "File name too long"), ("a\0b", "ValueError: embedded null")]
+)
+def test_a_folder_that_no_system_makes_is_told_with_the_reason(
+    tmp_path: Path, name: str, reason: str
+) -> None:
+    folder = f"{tmp_path}/{name}"
+    with pytest.raises(OSError, match="cannot make") as caught, ProfileLogger(folder, 0, 1):
+        pass
+    begin = f"`ProfileLogger` cannot make the folder {folder!r}: "
+    assert str(caught.value).startswith(begin)
+    assert reason in str(caught.value).removeprefix(begin)
 
 
 def test_a_report_needs_a_trace(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 from typing import Any
 
@@ -155,6 +156,18 @@ def test_jitted_steps_and_bound_methods_are_steps() -> None:
 
     assert float(run_loop(jax.jit(lambda x: x + 1), jnp.float32(0), 3)) == 3
     assert float(run_loop(Model().step, jnp.float32(1), 3)) == 8
+
+
+def test_a_step_that_does_not_tell_what_it_takes_is_a_step() -> None:
+    class Doubles:
+        __signature__ = 1  # which is none
+
+        def __call__(self, x: Any) -> Any:
+            return x * 2
+
+    with pytest.raises(TypeError, match="__signature__"):
+        inspect.signature(Doubles())
+    assert float(run_loop(Doubles(), jnp.float32(1), 3)) == 8
 
 
 # States of all kinds.

@@ -92,15 +92,15 @@ class Outbox:
 
     def _reset(self) -> None:
         self._changed = threading.Condition()
-        self._waiting: Post | None = None
+        self._waiting: list[Post] = []  # one at most
         self._skipped = 0
         self._undone = 0
 
     def offer(self, post: Post) -> None:
         """Have this posted, unless a newer one comes first."""
         with self._changed:
-            replaces = self._waiting is not None
-            self._waiting = post
+            replaces = bool(self._waiting)
+            self._waiting = [post]
             self._skipped += replaces
             self._undone += not replaces
         if not replaces:
@@ -144,9 +144,8 @@ class Outbox:
         with self._changed:
             seconds = max(self._next - time.monotonic(), 0)
             self._changed.wait_for(lambda: self._stage != _RUNNING, seconds)
-            post, self._waiting = self._waiting, None
-        if post is not None:
-            self._send(post)
+            post = self._waiting.pop()
+        self._send(post)
         self._next = time.monotonic() + self._between
 
     def _send(self, post: Post) -> None:

@@ -32,7 +32,7 @@ class File:
             file.write(drawn(figure, self._format))
 
 
-class Cell:
+class Cell:  # pragma: no cover - in the kernel of a notebook
     """What is below a cell of a notebook, and changes in place."""
 
     where = ""

@@ -130,7 +130,7 @@ class ProfileLogger(EnteredLogger):
         if not self._is_entered:
             raise outside(type(self))
         if self._recording is not None:
-            self._take(state, step)
+            self._follow(self._recording, state, step)
         elif step < self._end_step:
             jax.block_until_ready(state)
             self._edge = math.inf  # and so it stays, should there be no trace
@@ -149,7 +149,7 @@ class ProfileLogger(EnteredLogger):
         self._first, self._last = step, step - 1
         self._enter_mark()
 
-    def _take(self, state: Any, step: int) -> None:
+    def _follow(self, recording: Recording, state: Any, step: int) -> None:
         """Take in a step that is in the trace."""
         if step <= self._last:
             return
@@ -162,7 +162,7 @@ class ProfileLogger(EnteredLogger):
             self._enter_mark()
             return
         self._edge = math.inf
-        self._finish()
+        self._finish(recording)
         self._warn()
 
     def _enter_mark(self) -> None:
@@ -176,11 +176,10 @@ class ProfileLogger(EnteredLogger):
                 mark.set_metadata(last_step=self._last)
             mark.__exit__(None, None, None)
 
-    def _finish(self) -> None:
+    def _finish(self, recording: Recording) -> None:
         """Stop the trace."""
-        recording, self._recording, self._state = self._recording, None, None
-        if recording is not None:
-            self._folder = recording.stop()
+        self._recording, self._state = None, None
+        self._folder = recording.stop()
 
     def _end(self, error: BaseException | None) -> None:
         is_waiting = math.isfinite(self._edge)
@@ -192,11 +191,11 @@ class ProfileLogger(EnteredLogger):
                     f"ended before step {self._start_step}."
                 )
         elif error is None:
-            self._end_early()
+            self._end_early(self._recording)
         else:
-            self._end_failed(error)
+            self._end_failed(self._recording, error)
 
-    def _end_early(self) -> None:
+    def _end_early(self, recording: Recording) -> None:
         """End the trace of a loop that was shorter than it."""
         try:
             # What the last steps handed in belongs to them. The mark here is that of no step.
@@ -205,14 +204,14 @@ class ProfileLogger(EnteredLogger):
             self._leave_mark()
         finally:
             self._leave_mark(is_whole=False)
-            self._finish()
+            self._finish(recording)
         self._warn()
 
-    def _end_failed(self, error: BaseException) -> None:
+    def _end_failed(self, recording: Recording, error: BaseException) -> None:
         """End the trace of a loop that failed. Nothing is waited for: it might never come."""
         self._leave_mark(is_whole=False)
         try:
-            self._finish()
+            self._finish(recording)
         except (OSError, RuntimeError) as failure:
             add_note(error, str(failure))
         else:

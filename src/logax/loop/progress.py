@@ -80,12 +80,17 @@ class TqdmLogger(EnteredLogger):
             self._draw(state)
 
     def _draw(self, state: Any) -> None:
+        bar = self._drawn()
+        jax.block_until_ready(state)
+        self._look(bar, state)
+        bar.draw(self._position, self._values)
+        self._shown, self._due = self._position, bar.due
+
+    def _drawn(self) -> Bar:
+        """The bar, which is there inside of the block."""
         if self._bar is None:
             raise outside(type(self))
-        jax.block_until_ready(state)
-        self._look(self._bar, state)
-        self._bar.draw(self._position, self._values)
-        self._shown, self._due = self._position, self._bar.due
+        return self._bar
 
     def _look(self, bar: Bar, state: Any) -> None:
         if self._postfix is None or self._failed:
@@ -103,11 +108,10 @@ class TqdmLogger(EnteredLogger):
             bar.write(f"`TqdmLogger` goes on without its postfix: {described(error)}")
 
     def _end(self, error: BaseException | None) -> None:
-        bar, state = self._bar, self._state
+        bar, state = self._drawn(), self._state
         self._bar, self._state, self._due = None, None, -math.inf
-        if bar is not None:
-            if self._position != self._shown:  # values of an earlier step must not stand next to it
-                self._values = ""
-                if is_there(state):  # else nobody knows whether it ever will be
-                    self._look(bar, state)
-            bar.close(self._position, self._values)
+        if self._position != self._shown:  # values of an earlier step must not stand next to it
+            self._values = ""
+            if is_there(state):  # else nobody knows whether it ever will be
+                self._look(bar, state)
+        bar.close(self._position, self._values)

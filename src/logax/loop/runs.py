@@ -35,13 +35,11 @@ class RunLoop(EnteredLogger):
         super().__init__(schedule)
         self._logger, self._info = logger, dict(info)
         self._view = checked_view(f"{type(logger).__name__}.loop", view)
-        self._block: contextlib.AbstractContextManager[Any] | None = None
+        self._block = contextlib.ExitStack()  # of the run
         self._state: Any = None
 
     def _begin(self) -> None:
-        block = self._logger.run(**self._info)
-        self._state = block.__enter__()
-        self._block = block
+        self._state = self._block.enter_context(self._logger.run(**self._info))
 
     def _take(self, state: Any, step: int) -> None:
         values = self._view(state)
@@ -54,7 +52,5 @@ class RunLoop(EnteredLogger):
         self._logger.log(self._state, values, step=step)
 
     def _end(self, error: BaseException | None) -> None:
-        block, self._block = self._block, None
-        if block is not None:
-            traceback = None if error is None else error.__traceback__
-            block.__exit__(None if error is None else type(error), error, traceback)
+        traceback = None if error is None else error.__traceback__
+        self._block.__exit__(None if error is None else type(error), error, traceback)
