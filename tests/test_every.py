@@ -210,6 +210,7 @@ def test_steps_that_are_known_while_tracing_make_no_branches(kind: Any) -> None:
         (jnp.arange(5, dtype=jnp.uint8), 2, [0, 2, 4]),
         (jnp.arange(5, dtype=jnp.uint8), 300, [0]),
         (jnp.arange(5, dtype=jnp.uint8), logax.OnSteps([2, 300]), [2]),
+        (jnp.arange(5), logax.Between(2**40, None) | logax.OnSteps([3]), [3]),
         (jnp.arange(-4, 5), 4, [-4, 0, 4]),
         (jnp.arange(0, 3, 0.5), 1, [0.0, 1.0, 2.0]),
     ],

@@ -146,6 +146,14 @@ def test_the_verbosity_counts_iterations_of_numbers_and_of_arrays(
         assert lines() == wanted(8.0, SHOWN[verbose])
 
 
+def test_iterations_and_verbosities_on_the_device_are_looked_at_there(lines: Lines) -> None:
+    for i in range(25):
+        log_iteration_async(jnp.int32(i), 1.0, 2.0, verbose=1)
+        log_iteration_async(i, 1.0, 4.0, verbose=jnp.int32(i == 3))
+        log_iteration_async(i, 1.0, 8.0, verbose=jnp.int32(2 * (i == 3)))
+    assert lines() == [line(0, 1, 2), line(3, 1, 8), line(10, 1, 2), line(20, 1, 2)]
+
+
 def loops_ways_and_verbosities() -> Iterator[Any]:
     """Each two of them meet, and all three where it is slow."""
     loops, ways = (by_scan, by_while, by_hand), ("jit", "grad", "jit(grad)")
@@ -316,7 +324,16 @@ def test_a_value_that_makes_no_line_is_an_error_at_the_call(
     assert lines() == []
 
 
+class Variable:
+    """What libraries of networks hold arrays in."""
+
+    def __jax_array__(self) -> Any:
+        return jnp.float32(1)
+
+
 def test_numbers_of_all_kinds_make_lines(lines: Lines) -> None:
+    log_iteration_async(3, Variable(), Variable(), verbose=2)
+    assert lines() == [line(3, 1, 1)]
     for kind in (np.float64, np.float16, ml_dtypes.bfloat16, np.int32, np.uint8, bool):
         for x in (kind(1), jnp.asarray(kind(1)), np.asarray(kind(1))):
             log_iteration_async(np.int64(3), x, x, "{x:.1f}", 2, x=x)
@@ -491,6 +508,39 @@ def test_nobody_waits_for_a_computation(lines: Lines, gate: threading.Event) -> 
         "Convergence: reason=done | iterations=1 | final_cost=8.000000e+00 | time=8.000s | "
         "final_gradient_norm=8.000000e+00",
         line(1, 4, 4),
+    ]
+
+
+def test_a_line_that_nobody_wants_any_more_is_not_written(
+    lines: Lines, gate: threading.Event
+) -> None:
+    log_iteration_async(0, pending(gate), 1.0, verbose=2)
+    LOGGER.setLevel(logging.WARNING)
+    gate.set()
+    assert lines() == []
+    LOGGER.setLevel(logging.INFO)
+    log_iteration_async(1, 2.0, 1.0, verbose=2)
+    assert lines() == [line(1, 2, 1)]
+
+
+def test_a_line_without_room_is_dropped_where_records_are_and_told(
+    lines: Lines, gate: threading.Event
+) -> None:
+    before = worker.limit
+    logax.configure(queue_bytes=1000, when_full="drop")
+    try:
+        worker.put(1000, gate.wait, 60)
+        log_iteration_async(0, 1.0, 1.0, verbose=2)
+        assert iterations._fetcher.drain(None)
+        gate.set()
+        with pytest.warns(UserWarning, match="were dropped") as caught:
+            assert lines() == []
+    finally:
+        logax.configure(queue_bytes=before, when_full="block")
+    assert [str(each.message) for each in caught] == [
+        "1 records were dropped because the queue of 1000 bytes was full: 1 of the lines of "
+        "`logax.iterations`. Make it larger, or wait for room: "
+        '`logax.configure(queue_bytes=..., when_full="block")`.'
     ]
 
 

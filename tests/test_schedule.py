@@ -78,6 +78,13 @@ def test_a_schedule_is_printed_as_it_could_be_written(schedule: Any) -> None:
     assert due(eval(repr(schedule), names)) == due(schedule)
 
 
+def test_a_schedule_with_a_clock_is_printed_so_too() -> None:
+    either = EverySeconds(3) | EveryNStep(4)
+    said = "EveryNStep(n=4) | EverySeconds(3)"
+    assert repr(either) == said
+    assert repr(either & Between(0, 9)) == f"Between(first=0, last=9) & ({said})"
+
+
 def test_many_windows_and_far_steps_are_counted_at_once() -> None:
     windows: Any = OnSteps([])
     for first in range(0, 10_000, 100):
