@@ -110,10 +110,13 @@ def _filled(cells: Sequence[Cells], total: int, pandas: Any) -> Any:
     if column.dtype.kind in "fc":
         column[empty] = np.nan
         return column
-    nullable = (
-        pandas.arrays.BooleanArray if column.dtype.kind == "b" else pandas.arrays.IntegerArray
-    )
-    return nullable(column, empty)
+    if column.dtype.kind == "b":
+        return pandas.arrays.BooleanArray(column, empty)
+    if column.dtype.kind in "iu":
+        return pandas.arrays.IntegerArray(column, empty)
+    boxes = column.astype(object)
+    boxes[empty] = None
+    return boxes
 
 
 def _blanked(x: Numbers, known: Numbers) -> Numbers:
