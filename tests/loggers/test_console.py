@@ -106,7 +106,9 @@ def test_the_end_shows_what_was_not_closed() -> None:
     sink.write(Portion.of([demo], {"x": column(1)}))
     sink.end()
     sink.end()
+    sink.write(Portion.of([demo], {"x": column(2)}))
     sink.flush()
+    sink.close([demo], "finished")
     assert file.getvalue() == "run demo: 1 record x=1 (mean 1), 0:00\n"
 
 
@@ -156,6 +158,19 @@ def test_runs_that_ended_are_forgotten_when_others_begin() -> None:
     assert file.getvalue().splitlines()[1] == (
         "2 runs: step 0 to 4 x=4±1 (mean 4±1), 0:05"  # of b and c
     )
+
+
+def test_a_run_that_ended_without_records_leaves_the_others_what_they_have() -> None:
+    a, b, c = run("a"), run("b"), run("c")
+    board = Board(None, window=3)
+    board.open([a, b])
+    board.take(Portion.of([b], {"x": column(1)}))
+    board.close([a], "finished")
+    board.open([c])
+    board.take(Portion.of([b, c], {"x": np.asarray([[2.0], [6.0]])}))
+    assert list(board.status) == [b, c]
+    np.testing.assert_array_equal(board.summary("x", board.rows([b])).history, [1, 2])
+    np.testing.assert_array_equal(board.summary("x", board.rows()).history, [1, 4])
 
 
 def test_the_mean_is_over_the_last_records_and_the_extremes_over_all() -> None:
@@ -253,6 +268,15 @@ def test_keys_are_chosen_by_name_or_glob() -> None:
         "run demo: 1 record grad/w=2 (mean 2) lossy=4 (mean 4)"
     )
     assert line_of(values, keys=("grad",)).endswith("grad/b=3 (mean 3) grad/w=2 (mean 2)")
+
+
+def test_keys_that_were_chosen_are_chosen_in_all_portions() -> None:
+    board, demo = Board(("loss",), window=3), run("demo")
+    board.open([demo])
+    for number in (1, 2):
+        board.take(Portion.of([demo], {"lossy": column(0), "loss": column(number)}))
+    assert board.keys(board.rows()) == ["loss"]
+    np.testing.assert_array_equal(board.summary("loss", board.rows()).history, [1, 2])
 
 
 def test_a_line_has_a_bounded_number_of_keys() -> None:
@@ -609,3 +633,8 @@ def test_in_a_terminal_rich_is_needed_and_elsewhere_not(monkeypatch: pytest.Monk
     with ConsoleLogger(file=file).run(name="demo"):
         pass
     assert untimed(file.getvalue()) == ["run demo: no records, finished"]
+    logger, later = ConsoleLogger(), FakeTerminal()
+    monkeypatch.setattr(sys, "stderr", later)
+    with logger.run(name="demo"):
+        pass
+    assert untimed(later.getvalue()) == ["run demo: no records, finished"]

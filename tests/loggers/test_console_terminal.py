@@ -19,6 +19,7 @@ import pytest
 
 from consoles import HOSTILE, Clock, column, run
 from logax._show import HistogramBins, ImagePixels
+from logax.loggers._console.screen import Screen
 from logax.loggers._console.sink import ConsoleSink
 from logax.loggers.sink import Portion, RunInfo
 from terminals import Terminal
@@ -330,6 +331,8 @@ def test_what_is_printed_meanwhile_stands_above_the_table(monkeypatch: pytest.Mo
         say("by part")
         say("\r10%\r100%", end="")
         say("\r", end="\n")
+        sys.stdout.writelines(["some at ", "once\n"])
+        assert (sys.stdout.encoding, sys.stdout.isatty()) == ("utf-8", True)
         say("rest", end="")
         clock.now = 1.0
         sink.write(Portion.of([demo], {"x": column(2)}))
@@ -344,6 +347,7 @@ def test_what_is_printed_meanwhile_stands_above_the_table(monkeypatch: pytest.Mo
             "lines",
             "part by part",
             "100%",
+            "some at once",
             "run demo · finished · 2 records · 2 records/s · 0:01",
             "key  last  mean  min  max  history",
             "x       2   1.5    1    2  ▁█",
@@ -430,6 +434,43 @@ def test_a_second_logger_on_the_terminal_writes_lines_above_the_first() -> None:
         second.write(Portion.of([b], {"x": column(1)}))
         second.end()
         assert terminal.screen()[4] == "run b · running · 1 record · 0:00"
+
+
+class Window(io.StringIO):
+    """A terminal that is no file of the system, as some editors have."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_terminals_that_are_no_files_are_known_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    windows = [Window(), Window()]
+    monkeypatch.setattr(sys, "stdout", windows[0])
+    sinks = [ConsoleSink(file=window, clock=Clock()) for window in windows]
+    runs = [run("a"), run("b")]
+    for sink, each in zip(sinks, runs, strict=True):
+        sink.open([each])
+        sink.write(Portion.of([each], {"x": column(1)}))
+    say("above the first")
+    for sink, each in zip(sinks, runs, strict=True):
+        sink.close([each], "finished")
+    first, second = (window.getvalue() for window in windows)
+    assert first.startswith("above the first\n")
+    assert (draws(first, "run a"), draws(first, "run b")) == (1, 0)
+    assert (draws(second, "run a"), draws(second, "run b")) == (0, 1)
+    assert sys.stdout is windows[0]
+
+
+def test_a_screen_that_is_closed_has_nothing_to_redraw() -> None:
+    with Terminal(60, 20) as terminal:
+        screen = Screen(terminal.file)
+        assert screen.open()
+        screen.paint(["drawn"], screen.size())
+        screen.print("above\n")
+        for _ in range(2):
+            screen.close()
+        screen.print("below\n")
+        assert terminal.screen() == ["above", "drawn", "below"]
 
 
 def test_a_program_in_a_terminal_is_followed_to_its_end() -> None:

@@ -180,7 +180,7 @@ class Board:
         return [key for key, column in self._columns.items() if column.count[rows].any()]
 
     def summary(self, key: str, rows: Any) -> Summary:
-        """What is known of a key."""
+        """What is known of a key that has records in these rows."""
         with np.errstate(all="ignore"):
             return self._columns[key].summary(rows)
 

@@ -56,7 +56,7 @@ class Column:
         raise NotImplementedError
 
     def summary(self, rows: Any) -> Summary:
-        """What there is to show of these rows."""
+        """What there is to show of these rows, of which some have records."""
         raise NotImplementedError
 
     def _blanks(self) -> dict[str, Any]:
@@ -84,8 +84,8 @@ class Remark(Column):
         self.count[picked.rows] += picked.count
 
     def summary(self, rows: Any) -> Summary:
-        """The remark, once there is a record."""
-        return Summary(self.suffix, remark=self.remark if self._heard(rows).size else "")
+        """The remark."""
+        return Summary(self.suffix, remark=self.remark)
 
 
 class Numbers(Column):
@@ -120,8 +120,6 @@ class Numbers(Column):
     def summary(self, rows: Any) -> Summary:
         """Means over the streams; of the records of each the last one, and the last `window`."""
         rows = self._heard(rows)
-        if not rows.size:
-            return Summary(self.suffix)
         count = self.count[rows]
         ring = self.ring[rows, : min(int(count.max()), self._window)].astype(np.float64)
         there = np.arange(ring.shape[1]) < count[:, None]
@@ -170,8 +168,6 @@ class Bins(Column):
     def summary(self, rows: Any) -> Summary:
         """All streams together, as one histogram between the outermost edges."""
         rows = self._heard(rows)
-        if not rows.size:
-            return Summary(self.suffix)
         counts, edges = self.counts[rows], self.edges[rows]
         low, high = float(edges.min()), float(edges.max())
         middles = edges[:, :-1] / 2 + edges[:, 1:] / 2

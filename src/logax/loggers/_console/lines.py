@@ -68,7 +68,7 @@ class Lines:
 
     def closed(self, runs: Sequence[RunInfo], status: str) -> None:
         """The last line of these runs."""
-        began = min((self._began.pop(run, self._pace.began) for run in runs), default=0.0)
+        began = min(self._began.pop(run, self._pace.began) for run in runs)
         took = words.elapsed(self._clock() - began)
         self._write(runs, self._board.rows(runs), f"{status} in {took}")
         self._is_new = False
@@ -79,8 +79,6 @@ class Lines:
         self.flushed()
 
     def _write(self, runs: Sequence[RunInfo], rows: Any, ending: str) -> None:
-        if not runs:
-            return
         step = words.step(self._board.reached(rows), self._board.step_name)
         text = " ".join([words.plain(step, self._glyphs), *self._values(rows)])
         line = f"{who(self._board, runs, self._glyphs)}: {text}, {ending}\n"
