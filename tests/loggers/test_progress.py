@@ -7,6 +7,7 @@ import io
 import os
 import pty
 import re
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -17,7 +18,7 @@ import pytest
 from jax import lax
 
 import logax
-from logax.loggers import ProgressLogger
+from logax.loggers import MultiLogger, ProgressLogger
 
 
 class Terminal(io.StringIO):
@@ -284,6 +285,24 @@ def test_calls_of_a_while_loop_are_told_apart_by_their_step() -> None:
     assert ends(use, show="i") == ["10it, i=18", "20it, i=38", "5it, i=8"]
 
 
+@pytest.mark.parametrize(
+    ("second", "total", "expected"),
+    [
+        ([3, 9], None, ["6it, i=8", "9it, i=10"]),
+        ([3, 9, 5], None, ["6it, i=8", "9it, i=9.333"]),
+        ([3, 9, 5], 9, ["100%|##########| 9/9, i=9.333"]),
+    ],
+)
+def test_calls_of_a_while_loop_are_told_apart_where_lanes_come_together(
+    second: list[int], total: int | None, expected: list[str]
+) -> None:
+    def use(progress: ProgressLogger) -> None:
+        for ns in ([4, 6], second):
+            jax.vmap(logax.tap(count_to, progress, lanes="batch"))(jnp.array(ns))
+
+    assert ends(use, show="i", total=total) == expected
+
+
 def test_calls_may_differ_in_their_lanes() -> None:
     def use(progress: ProgressLogger) -> None:
         logax.tap(scan, progress)(1.0)
@@ -365,6 +384,18 @@ def test_values_of_lanes_are_means_of_the_last_of_each() -> None:
         assert ends(use, show="i") == ["6it, i=7"]
 
 
+def test_a_lane_that_never_comes_has_no_value_and_random_keys_have_none() -> None:
+    def f(n: Any) -> Any:
+        def body(i: Any) -> Any:
+            logax.log({"i": {"n": 2 * i, "key": jax.random.key(0)}}, step=i)
+            return i + 1
+
+        return lax.while_loop(lambda i: i < n, body, 0)
+
+    use = lambda p: jax.vmap(logax.tap(f, p, lanes="batch"))(jnp.array([0, 3, 5]))  # noqa: E731
+    assert ends(use, show="i") == ["5it, i/n=6"]
+
+
 # Terminals, and how it is used.
 
 
@@ -383,6 +414,25 @@ def test_the_number_of_drawings_does_not_grow_with_the_number_of_records() -> No
     with ProgressLogger(file=file) as progress:
         logax.tap(lambda x: scan(x, 20_000), progress, buffer=1000)(1.0)
     assert len(file.getvalue().splitlines()) < 200
+
+
+def test_elsewhere_than_on_a_screen_it_is_drawn_when_some_seconds_have_passed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now, passed = time.monotonic, [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now() + passed[-1])
+
+    def use(progress: ProgressLogger) -> None:
+        def watched(one: logax.record) -> None:
+            if one.steps.get("step") == 20:
+                passed.append(60.0)
+            progress(one)
+
+        logax.tap(scan, watched)(1.0)
+
+    lines = [line.partition(" [")[0] for line in drawn(use)]
+    assert "52%|#####2    | 21/40" in lines
+    assert lines[-1] == "100%|##########| 40/40"
 
 
 def test_it_writes_to_the_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
@@ -499,6 +549,17 @@ def test_the_total_is_what_was_given_or_what_the_loop_says() -> None:
             logax.tap(scan, progress)(1.0)
             logax.flush()
             assert (progress.position, progress.total) == (40, given or 40)
+
+
+def test_records_of_nothing_are_no_progress() -> None:
+    def use(progress: ProgressLogger) -> None:
+        logger = MultiLogger(progress)
+        with logger.run() as state:
+            for i in range(3):
+                logger.log(state, {"loss": i}, step=i)
+                logger.log(state, {}, step=i + 10)
+
+    assert ends(use, show="loss") == ["3it, loss=2"]
 
 
 def test_only_records_are_taken() -> None:

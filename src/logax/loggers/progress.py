@@ -139,7 +139,7 @@ class ProgressLogger:
             self._bar = PatientBar(self._file, lanes.total, max(lanes.slowest().position - 1, 0))
         if lanes.complete():
             position = lanes.slowest().position
-            self._leader.end_round()
+            self._leader.end_round(lanes)
             if self._may_come():
                 resting.add(self._end_rest)
                 self._bar.rest(position, self._values.line())

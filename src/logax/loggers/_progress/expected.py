@@ -36,7 +36,7 @@ class Expected:
         key, name = next(iter(one)), (one.lane, one.shard)
         self._totals[key] = one.total if self._counts else None
         had = self._had.setdefault(key, {})
-        had[name] = had.get(name, 0) + (1 if one.real is None else one.real)
+        had[name] = _of_these(had.get(name, 0), one) + (1 if one.real is None else one.real)
 
     def more_than(self, leading: str | None, lanes: Collection[Any]) -> bool:
         """Whether there may be more in some of these lanes, of any key but the leading one."""
@@ -57,5 +57,10 @@ class Expected:
         total = None if key is None else self._totals.get(key)
         if key is None or total is None:
             return False
-        before = self._had[key].get((one.lane, one.shard), 0)
+        before = _of_these(self._had[key].get((one.lane, one.shard), 0), one)
         return bool(np.any((before >= total) & (True if one.real is None else one.real)))
+
+
+def _of_these(had: Any, one: record) -> Any:
+    """How many there were in the lanes of a record: none, if those were others."""
+    return 0 if one.real is not None and np.shape(had) not in ((), one.real.shape) else had

@@ -104,7 +104,8 @@ class Lanes:
         """Of lanes that were heard before theirs, else a new one; in arrays of a size if given."""
         voice = self._voices.get(name)
         if voice is not None and size is not None and np.size(voice.position) != size:
-            if np.ndim(voice.position):  # other lanes than before
+            if np.ndim(voice.position):  # other lanes than before, so another call
+                self._leave(voice)
                 voice = None
             else:
                 voice.spread(size)
@@ -120,6 +121,14 @@ class Lanes:
         if shard is None:
             self._begun = max(self._begun, self._over + 1)
         return self._begun
+
+    def _leave(self, voice: Voice) -> None:
+        """These lanes make no records any more: others have their name, in a new round."""
+        last = int(voice.round.max())
+        furthest = int(voice.position[voice.round == last].max())
+        if self._may_return(furthest):
+            self._ended(last, furthest)
+            self._begun = max(self._begun, last + 1)
 
     def _hear_one(self, voice: Voice, step: Any) -> None:
         if voice.heard == self.clock:
@@ -142,7 +151,8 @@ class Lanes:
 
     def _hear_many(self, voice: Voice, step: Any, real: Any) -> None:
         where = slice(None) if real is None else real.reshape(-1)
-        heard, before = voice.heard[where], voice.position[where]
+        # Not as views of what is about to change.
+        heard, before = voice.heard[where].copy(), voice.position[where].copy()
         if (heard == self.clock).any():
             self.clock += 1
         voice.heard[where] = self.clock

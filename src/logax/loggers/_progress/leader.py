@@ -56,13 +56,12 @@ class Leader:
             return lanes, False
         return None, False
 
-    def end_round(self) -> None:
-        """The leading key is through: what was logged beside it does not lead after it."""
+    def end_round(self, lanes: Lanes) -> None:
+        """The lanes that lead are through: what was logged beside them does not lead after them."""
         self.is_through = True
-        if self.lanes is not None:
-            self.lanes.end_round()
+        lanes.end_round()
         others = self._keys.items()
-        self._spent = {(key, each.round) for key, each in others if each is not self.lanes}
+        self._spent = {(key, each.round) for key, each in others if each is not lanes}
 
     def _lead(self, key: str, lanes: Lanes) -> None:
         self.key, self.lanes, self._keys = key, lanes, {key: lanes}
