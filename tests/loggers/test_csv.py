@@ -12,6 +12,7 @@ import pytest
 
 import logax
 from logax import HistogramBins
+from logax.loggers._text.table import fields
 from logax.loggers.csv import CSVLogger, CSVSink
 from logax.loggers.sink import Portion, RunInfo, Stream
 from loggers.sinks import write_runs
@@ -230,3 +231,33 @@ def test_a_run_is_found_by_its_id_and_its_beginning(tmp_path):
         sink.find("ab")
     (tmp_path / "b").write_text('x,run\n"1,2",abc\n')
     assert CSVSink(tmp_path / "b").find("a") == "abc"
+
+
+@pytest.mark.parametrize("half", ["ab", 'abd,1,"[0, 1', "1"])
+@pytest.mark.parametrize("header", ["run,x,v", "x,v,run"])
+def test_half_a_row_of_a_killed_process_is_of_no_run(tmp_path, header, half):
+    row = {"run": "abc", "x": "1", "v": '"[2,\n3]"'}
+    whole = ",".join(row[name] for name in header.split(","))
+    (tmp_path / "a").write_text(f"{header}\n{whole}\n{half}")
+    assert CSVSink(tmp_path / "a").find("ab") == "abc"
+
+
+def test_a_row_that_is_too_short_is_of_no_run(tmp_path):
+    (tmp_path / "a").write_text("x,run\n1\n2,abc\n")
+    assert CSVSink(tmp_path / "a").find("last") == "abc"
+
+
+@pytest.mark.parametrize(
+    ("record", "expected"),
+    [
+        ("", [""]),
+        (",", ["", ""]),
+        ("a,b", ["a", "b"]),
+        (',"",a', ["", "", "a"]),
+        ('"a,b","c\nd"\r\n', ["a,b", "c\nd"]),
+        ('"a""b",""""', ['a"b', '"']),
+        ('a"b,"c"d,"e', ['a"b', '"c"d', '"e']),  # of no program that we know
+    ],
+)
+def test_the_fields_of_a_record_are_read_as_they_were_written(record, expected):
+    assert fields(record.encode()) == expected

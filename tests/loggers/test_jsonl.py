@@ -42,7 +42,7 @@ def test_a_run_is_an_opening_line_its_records_and_a_closing_line(tmp_path):
     run = RunInfo(
         "a-1",
         "first",
-        info={"rate": np.float32(0.1), "sizes": (1, 2), "x": np.eye(2), "who": "né", "on": True},
+        info={"rate": np.float32(0.1), "sizes": (1, 2), "x": np.eye(2), "who": "né", "raw": b"a"},
         began=12.5,
         machine={"host": "h"},
         group="g",
@@ -56,7 +56,13 @@ def test_a_run_is_an_opening_line_its_records_and_a_closing_line(tmp_path):
             "run": "a-1",
             "event": "open",
             "name": "first",
-            "info": {"rate": 0.1, "sizes": [1, 2], "x": [[1, 0], [0, 1]], "who": "né", "on": True},
+            "info": {
+                "rate": 0.1,
+                "sizes": [1, 2],
+                "x": [[1, 0], [0, 1]],
+                "who": "né",
+                "raw": "b'a'",
+            },
             "began": 12.5,
             "machine": {"host": "h"},
             "group": "g",
@@ -300,6 +306,19 @@ def test_a_run_is_found_by_its_id_its_beginning_and_its_name(tmp_path):
     }.items():
         with pytest.raises(ValueError, match=re.compile(f"'{text}' means {means}", re.DOTALL)):
             sink.find(text)
+
+
+def test_only_whole_lines_that_open_a_run_are_searched_for_it(tmp_path):
+    lines = [
+        '{"run": "a-1", "event": "open", "name": "o',  # of a process that was killed
+        '["event", {"event": "open"}]',
+        '{"run": "b-2", "x": {"event": "open"}}',
+        '{"run": "c-3", "event": "open", "name": "one"}',
+    ]
+    (tmp_path / "a").write_text("".join(line + "\n" for line in reversed(lines)))
+    with pytest.raises(ValueError, match=r"'a-1' means no run .*of:\n  c-3  one$"):
+        JSONLSink(tmp_path / "a").find("a-1")
+    assert JSONLSink(tmp_path / "a").find("last") == "c-3"
 
 
 def test_a_run_that_goes_on_without_a_name_keeps_its_own(tmp_path):

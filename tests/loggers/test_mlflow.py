@@ -14,7 +14,7 @@ import pytest
 
 from destinations.mlflow_runs import MlflowClient, found_runs, get_tracking_uri
 from logax import HistogramBins, ImagePixels
-from logax.loggers._mlflow import mlflow_name, original_name, params_of
+from logax.loggers._mlflow import check_reachable, mlflow_name, original_name, params_of
 from logax.loggers.mlflow import MLflowLogger, MLflowSink
 from logax.loggers.sink import Portion, RunInfo
 from loggers.mlflow_server import mlflow_server
@@ -208,6 +208,16 @@ def test_long_parameters_are_cut_and_whole_in_the_tags(database, sink):
     assert params_of({"a": {}, "b": None}) == ({"a": "{}", "b": "null"}, {})
 
 
+def test_more_tags_than_fit_in_a_request_are_all_set(database, sink):
+    info = {"long": "x" * 510_000}
+    runs = _runs(1, info=info)
+    _send(sink, runs)
+    tags = _found(database, sink)[1][runs[0].id].data.tags
+    pieces = [tags[f"logax.info.{number}"] for number in range(103)]
+    assert json.loads("".join(pieces)) == info
+    assert tags["logax.id"] == runs[0].id
+
+
 def test_runs_of_a_group_are_nested_in_a_run_that_ends_with_the_last(database, sink):
     runs = _runs(2, group="all")
     sink.open(runs)
@@ -218,6 +228,13 @@ def test_runs_of_a_group_are_nested_in_a_run_that_ends_with_the_last(database, s
     assert {run.data.tags["mlflow.parentRunId"] for run in found.values()} == {parent.info.run_id}
     sink.close(runs[1:], "finished")
     assert _found(database, sink)[1][None].info.status == "FAILED"
+    late = _runs(1, group="all")
+    sink.open(late)
+    _, found = _found(database, sink)
+    assert found[None].info.status == "RUNNING"
+    assert found[late[0].id].data.tags["mlflow.parentRunId"] == parent.info.run_id
+    sink.close(late, "finished")
+    assert _found(database, sink)[1][None].info.status == "FAILED"  # as one of its runs has
 
 
 def test_a_group_ends_without_the_run_that_could_not_be_opened(database, sink):
@@ -334,6 +351,15 @@ def test_a_run_is_found_and_goes_on(database, sink):
     assert _history(client, found[run.id], "x") == [(0, 1.0), (1, 2.0)]
 
 
+def test_a_run_that_goes_on_and_is_not_there_is_made(database, sink):
+    again = RunInfo("gone-1", "n0", info={"rate": 0.5}, resumed=True)
+    _send(sink, [again], Portion.of([again], {"x": np.array([[2]])}, step=np.array([[1]])))
+    client, found = _found(database, sink)
+    run = found["gone-1"]
+    assert (run.info.run_name, run.data.params) == ("n0", {"rate": "0.5"})
+    assert _history(client, run, "x") == [(1, 2.0)]
+
+
 def test_a_run_that_goes_on_without_a_name_keeps_its_own(database, sink):
     for step, given in enumerate([{"name": "one"}, *[{"resume": "one"}] * 2]):
         logger = MLflowLogger(experiment=sink._name, tracking_uri=database)
@@ -350,6 +376,26 @@ def test_the_experiment_that_is_not_given_is_that_of_mlflows_variable(database, 
     monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "of the variable")
     assert MLflowSink(tracking_uri=database)._name == "of the variable"
     assert MLflowSink("given", database)._name == "given"
+    number = MlflowClient(database).create_experiment("of the number")
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_ID", number)
+    assert MLflowSink(tracking_uri=database)._name == "of the number"
+    assert MLflowSink("given", database)._name == "given"
+
+
+def test_an_experiment_that_another_process_makes_first_is_used(database, monkeypatch):
+    class Slow(MlflowClient):
+        """Looks for an experiment just before another process makes it."""
+
+        def get_experiment_by_name(self, name):
+            found = super().get_experiment_by_name(name)
+            if found is None:
+                super().create_experiment(name)
+            return found
+
+    monkeypatch.setattr("mlflow.MlflowClient", Slow)
+    sink = MLflowSink("made by another", database)
+    made = MlflowClient(database).get_experiment_by_name("made by another")
+    assert (sink._experiment, sink._name) == (made.experiment_id, made.name)
 
 
 def test_mlflow_that_is_missing_is_named_with_how_to_get_it(monkeypatch):
@@ -363,6 +409,8 @@ def test_arguments_that_mlflow_does_not_take_are_refused_at_once(database):
         MLflowLogger(experiment=3)
     with pytest.raises(ValueError, match="`MLflowLogger` got what MLflow does not take: "):
         MLflowLogger(tracking_uri="nonsense://x")
+    with pytest.raises(ValueError, match=r"`MLflowLogger` got what MLflow does not take: .*length"):
+        MLflowLogger(experiment="x" * 1000, tracking_uri=database)
     client = MlflowClient(database)
     number = client.create_experiment("gone")
     client.delete_experiment(number)
@@ -375,6 +423,28 @@ def test_a_server_that_is_not_there_is_an_error_at_once():
         ConnectionError, match=r"cannot reach the MLflow server at http://127.0.0.1:9 .*Start it wi"
     ):
         MLflowLogger(tracking_uri="http://127.0.0.1:9")
+
+
+def test_behind_a_proxy_nobody_knows_whether_a_server_is_there(monkeypatch):
+    for name in ("http_proxy", "HTTP_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    check_reachable("http://mlflow.invalid:5000")
+    with pytest.raises(
+        ConnectionError, match=r"cannot reach the MLflow server at http://127\.0\.0"
+    ):
+        check_reachable("http://127.0.0.1:9")
+
+
+@pytest.mark.parametrize(("number", "notes"), [(1, []), (3, ["2 more were not tried."])])
+def test_after_a_server_that_is_gone_no_other_run_is_tried(database, sink, number, notes):
+    runs = _runs(number)
+    sink.open(runs)
+    sink.write(Portion.of(runs, {"x": np.zeros((number, 2))}))
+    sink.uri = "http://127.0.0.1:9"  # where nobody listens
+    with pytest.raises(ConnectionError, match="could not send 2 metrics, which are lost") as caught:
+        sink.flush()
+    assert getattr(caught.value, "__notes__", []) == notes
 
 
 @pytest.mark.slow

@@ -189,6 +189,13 @@ def test_histograms_and_images_are_given_apart():
     assert list(part.rows_of(0)) == [0, 1]
 
 
+def test_only_real_records_have_histograms_and_images():
+    image = logax.ImagePixels(np.zeros((2, 3, 5, 6), np.uint8))
+    real = np.array([[True, False, True], [False, True, False]])
+    (part,) = Axis().parts(Portion.of(_runs(2), {"i": image}, real=real))
+    assert [list(part.rows_of(stream)) for stream in (0, 1)] == [[0, 2], [1]]
+
+
 def test_histograms_and_images_of_many_lanes_are_told_apart_by_index():
     bins = logax.HistogramBins(np.ones((1, 1, 2, 4)), np.ones((1, 1, 2, 5)), np.ones((1, 1, 2)))
     image = logax.ImagePixels(np.zeros((1, 1, 2, 5, 6), np.uint8))

@@ -31,6 +31,10 @@ _TRY = """
             getattr(loggers, name)(place)
         except PermissionError as error:
             answers[name, place] = str(error)
+    try:
+        loggers.TensorBoardLogger(sys.argv[2]).run(resume="one").__enter__()
+    except ValueError as error:
+        answers["TensorBoardLogger", sys.argv[2]] = str(error)
     print(json.dumps([[*tried, answer] for tried, answer in answers.items()]))
     if root:  # what is done at exit may be done by whoever started it
         os.setresuid(0, 0, 0)
@@ -60,12 +64,17 @@ def answers():
         (top / "open" / "file").touch(mode=0o444)
         (top / "closed").mkdir()
         (top / "closed").chmod(0o555)
+        (top / "shared" / "secret").mkdir(parents=True)
+        (top / "shared").chmod(0o777)
+        (top / "shared" / "secret").chmod(0)
         tries = [(logger, f"{top}/{place}") for logger, place in _REFUSED]
+        program = textwrap.dedent(_TRY).format(nobody=_NOBODY)
         done = subprocess.run(
-            [sys.executable, "-c", textwrap.dedent(_TRY).format(nobody=_NOBODY), json.dumps(tries)],
+            [sys.executable, "-c", program, json.dumps(tries), f"{top}/shared"],
             capture_output=True, text=True, check=True,
         )  # fmt: skip
         (top / "closed").chmod(0o755)
+        (top / "shared" / "secret").chmod(0o755)
     return {
         (logger, os.path.relpath(place, top)): answer.replace(str(top), "")
         for logger, place, answer in json.loads(done.stdout)
@@ -75,3 +84,9 @@ def answers():
 @pytest.mark.parametrize(("logger", "place"), _REFUSED)
 def test_a_place_without_permission_is_refused_at_once(answers, logger, place):
     assert answers[logger, place] == _REFUSED[logger, place]
+
+
+def test_a_folder_that_may_not_be_read_has_no_runs_to_go_on_with(answers):
+    told = answers["TensorBoardLogger", "shared"]
+    assert "'one' means no run in /shared. " in told
+    assert told.endswith("of:\n  (there are none)")

@@ -153,6 +153,18 @@ def test_runs_of_one_name_have_different_folders(tmp_path):
     assert read_scalars(tmp_path / "a-22222222-c") == {"x": [(0, 3.0)]}
 
 
+def test_a_run_whose_folders_are_all_taken_is_told(tmp_path):
+    run = _run("a", 7)
+    for taken in ("a", f"a-{run.id[:8]}", f"a-{run.id}"):
+        (tmp_path / taken).mkdir()
+    with pytest.raises(FileExistsError) as caught:
+        TensorBoardSink(tmp_path).open([run])
+    assert caught.value.strerror == (
+        "`TensorBoardLogger` could not write run 'a': There is a run of this name and id already"
+    )
+    assert caught.value.filename == str(tmp_path / f"a-{run.id}")
+
+
 def test_the_runs_of_a_group_share_a_folder(tmp_path):
     runs = [_run("seed-0", 0, group="g"), _run("seed-1", 1, group="g")]
     write_runs(TensorBoardSink(tmp_path), runs, Portion.of(runs, {"x": np.ones((2, 1))}))
@@ -201,7 +213,8 @@ def test_what_init_was_given_is_there_as_hyperparameters_and_as_text(tmp_path):
     info = {
         "rate": 0.1, "layers": [64, 32], "opt": {"name": "adam|w", "nesterov": True}, "none": None,
         "seed": np.int32(3), "scale": np.float32(0.5), "x": np.zeros(100), "big": 10**400,
-        "small": np.arange(3),
+        "small": np.arange(3), "opt/name": "sgd", "bytes": b"ab", "wide": np.longdouble(0.25),
+        "z": np.complex64(1 + 2j),
     }  # fmt: skip
     run = _run(info=info, began=1234.5)
     write_runs(TensorBoardSink(tmp_path), [run])
@@ -212,7 +225,7 @@ def test_what_init_was_given_is_there_as_hyperparameters_and_as_text(tmp_path):
     assert plain == {
         "rate": 0.1, "layers/0": 64.0, "layers/1": 32.0, "opt/name": "adam|w",
         "opt/nesterov": True, "seed": 3.0, "scale": 0.5, "x": "float64[100]", "big": np.inf,
-        "small": "[0, 1, 2]",
+        "small": "[0, 1, 2]", "opt/name~": "sgd", "bytes": "b'ab'", "wide": 0.25, "z": "(1+2j)",
     }  # fmt: skip
     assert start.start_time_secs == 1234.5
     (text,) = read_events(tmp_path / "a").Tensors("logax/info/text_summary")
@@ -275,11 +288,22 @@ def test_a_run_that_goes_on_does_so_in_its_folder(tmp_path):
     assert read_scalars(tmp_path / "g" / "a") == {"x": [(1, 1.0), (2, 1.0)]}
 
 
+def test_a_run_that_goes_on_without_its_folder_has_a_new_one(tmp_path):
+    other, again = _run("a", 1), _run("a", 2, resumed=True)
+    write_runs(TensorBoardSink(tmp_path), [other])
+    portion = Portion.of([again], {"x": np.ones((1, 1))}, step=np.array([[2]]))
+    write_runs(TensorBoardSink(tmp_path), [again], portion)
+    assert _folders(tmp_path) == ["a", f"a-{again.id[:8]}"]
+    assert read_scalars(tmp_path / f"a-{again.id[:8]}") == {"x": [(2, 1.0)]}
+
+
 def test_a_run_is_found_by_its_name_or_the_beginning_of_its_id(tmp_path):
     runs = [RunInfo("abc-1", "one", began=1.0), RunInfo("abd-2", "two"), RunInfo("x-3", "one")]
     sink = TensorBoardSink(tmp_path)
     write_runs(sink, runs)
-    (tmp_path / "not ours").mkdir()
+    deep = tmp_path / "not ours" / "neither" / "nor this"
+    deep.mkdir(parents=True)
+    (deep / "logax-run.json").write_text(json.dumps({"id": "nine", "name": "nine", "began": 0}))
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "logax-run.json").write_text("{")
     (tmp_path / "hostile").mkdir()
@@ -331,14 +355,17 @@ def test_several_failures_are_told_together(tmp_path):
 
 
 def test_a_run_that_could_not_begin_begins_when_it_can(tmp_path):
-    run = _run()
+    run, silent = _run(), _run("b", 1)
     sink = TensorBoardSink(tmp_path / "logs")
     (tmp_path / "logs").rmdir()
     (tmp_path / "logs").write_text("in the way")
-    with pytest.raises(OSError, match="`TensorBoardLogger` could not write run 'a'"):
-        sink.open([run])
+    for each in (run, silent):
+        with pytest.raises(OSError, match=f"`TensorBoardLogger` could not write run '{each.name}'"):
+            sink.open([each])
     (tmp_path / "logs").unlink()
     sink.write(Portion.of([run], {"x": np.ones((1, 1))}))
+    sink.close([run, silent], "finished")
+    assert _folders(tmp_path / "logs") == ["a"]
     assert read_scalars(tmp_path / "logs" / "a") == {"x": [(0, 1.0)]}
 
 

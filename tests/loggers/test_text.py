@@ -1,5 +1,6 @@
 """`CSVLogger` and `JSONLLogger`: what holds for text files of whatever form."""
 
+import fcntl
 import json
 import multiprocessing
 import os
@@ -130,6 +131,26 @@ def test_a_folder_that_is_gone_raises_and_says_what_was_lost(tmp_path, kind):
     sink.write(Portion.of(runs, {"x": np.zeros((1, 2))}))
     sink.flush()
     assert kind.table(folder / "a").to_dict("list") == {"run": ["run-0"] * 2, "x": [0.0, 0.0]}
+
+
+@pytest.mark.parametrize("leave", [os.remove, lambda path: os.replace(path.with_name("b"), path)])
+def test_a_file_that_is_another_when_its_lock_is_had_is_opened_anew(
+    tmp_path, kind, leave, monkeypatch
+):
+    runs, path = _runs(1), tmp_path / "a"
+    for name in ("a", "b"):
+        write_runs(kind.sink(tmp_path / name), runs, Portion.of(runs, {"x": np.array([[1]])}))
+    expected = [1, 2] if leave is not os.remove else [2]
+    flock, others = fcntl.flock, [leave]
+
+    def after_another_process(fd, operation):
+        while others:
+            others.pop()(path)
+        flock(fd, operation)
+
+    monkeypatch.setattr(fcntl, "flock", after_another_process)
+    write_runs(kind.sink(path), runs, Portion.of(runs, {"x": np.array([[2]])}))
+    assert kind.table(path)["x"].tolist() == expected
 
 
 def test_a_full_disk_raises_and_leaves_what_was_there(tmp_path, kind):

@@ -180,6 +180,7 @@ def test_a_histogram_is_trackios_own_and_images_are_left_out_and_named():
         TrackioSink("p"),
         runs,
         Portion.of(runs, {"h": bins, "i": image, "x": np.array([[1]])}, step=np.array([[4]])),
+        Portion.of(runs, {"i": image}, step=np.array([[5]])),
     )
     own = trackio.Histogram(np_histogram=([1, 2], [0.0, 0.5, 1.0]))._to_dict()
     assert read_rows("p")["id-0"] == [{"step": 4, "x": 1}, {"step": 4, "h": own, "h/nonfinite": 3}]
@@ -199,6 +200,15 @@ def test_a_run_is_found_and_goes_on_with_its_config():
     assert read_rows("p") == {"id-0": [{"step": 0, "x": 1}, {"step": 1, "x": 2}]}
     (found,) = trackio.Api().runs("p")
     assert found.config["rate"] == 0.5
+
+
+def test_a_run_that_goes_on_and_is_not_there_begins_with_its_config():
+    again = RunInfo("id-9", "n9", info={"rate": 0.5}, resumed=True)
+    portion = Portion.of([again], {"x": np.array([[2]])}, step=np.array([[1]]))
+    _write(TrackioSink("p"), [again], portion)
+    assert read_rows("p") == {"id-9": [{"step": 1, "x": 2}]}
+    (found,) = trackio.Api().runs("p")
+    assert (found.name, found.config["rate"]) == ("n9", 0.5)
 
 
 def test_a_run_that_goes_on_without_a_name_keeps_its_own():

@@ -98,6 +98,16 @@ def test_what_has_the_same_x_is_one_row(tmp_path):
     ]
 
 
+def test_many_rows_do_not_wait_for_what_has_the_same_x(tmp_path):
+    run, steps = _run(), np.arange(1001)[None]
+    first = Portion.of([run], {"a": steps / 2}, step=steps)
+    second = Portion.of([run], {"b": np.array([[3.0]])}, step=np.array([[1000]]))
+    write_runs(_sink(tmp_path), [run], first, second)
+    rows = _read(tmp_path).rows
+    assert rows[:-1] == [{"step": step, "a": step / 2} for step in range(1001)]
+    assert rows[-1] == {"step": 1000, "b": 3.0}
+
+
 def test_histograms_and_images_are_those_of_wandb(tmp_path):
     run = _run()
     bins = logax.HistogramBins(
@@ -253,6 +263,8 @@ def test_records_of_a_run_that_could_not_begin_are_told(tmp_path):
     sink, run = _sink(tmp_path), _run()
     with pytest.raises(RuntimeError, match="could not begin run 'run 0': its records are lost"):
         sink.write(Portion.of([run], {"a": np.ones((1, 1))}))
+    sink.close([run], "finished")
+    assert wandb_files(tmp_path) == []
 
 
 def test_without_login_the_run_goes_on_offline_and_says_so(tmp_path):

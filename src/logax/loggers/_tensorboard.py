@@ -154,8 +154,7 @@ class EventFile:
 
     def add(self, events: bytes) -> None:
         """Add all of this to the end, or nothing."""
-        if events:
-            self._add(events, 0)
+        self._add(events, 0)
 
     def _add(self, events: bytes, flags: int) -> None:
         fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | flags, 0o666)

@@ -91,9 +91,11 @@ class CSVSink(TextSink):
         place = self._place_of_run(next(rows, b""))
         known = {}
         for row in rows:
+            if not row.endswith(b"\n"):  # what a killed process left
+                break
             begin = row.split(b",", 1)[0].decode("utf-8", "replace")
-            run = begin if place == 0 else fields(row)[place]
-            known[run] = run
+            own = [begin] if place == 0 else fields(row)[place : place + 1]
+            known.update(zip(own, own, strict=True))
         return known
 
     def _add(self, fd: int, gathered: Gathered) -> None:

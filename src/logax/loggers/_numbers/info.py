@@ -72,7 +72,7 @@ def _number(value: Any) -> Plain:
     item = value.item()
     if isinstance(item, (str, bool, int, float)):
         return item
-    # Floats of few bits are none of Python's.
+    # A float of more than 64 bits is none of Python's.
     return float(value) if _is_float(value) else str(item)
 
 

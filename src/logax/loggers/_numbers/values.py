@@ -137,9 +137,7 @@ def _histograms(name: str, bins: HistogramBins) -> Iterator[tuple[str, Histogram
 def _images(name: str, image: ImagePixels) -> Iterator[tuple[str, ImagePixels]]:
     pixels = np.asarray(image.pixels)
     numbers = pixels * np.uint8(255) if pixels.dtype == np.bool_ else plain_numbers(pixels)
-    if numbers is None:
-        return
-    shape = numbers.shape[2:]
+    shape = pixels.shape[2:]
     rank = 3 if len(shape) > 2 and shape[-1] in _CHANNELS else 2
     for index in _indices(shape[: len(shape) - rank]):
         yield _element(name, index), ImagePixels(_at(numbers, index))
