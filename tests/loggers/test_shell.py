@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import concurrent.futures
 import contextlib
 import gc
@@ -106,10 +107,38 @@ def test_a_state_knows_its_runs():
     assert repr(states) == "<2 runs of MemoryLogger>"
     with logger.run(name="a") as state:
         assert (state.name, repr(state)) == ("a", "<run a of MemoryLogger>")
+        assert "RunState[<MemoryLogger>]" in str(jax.tree.structure(state))
     logger.finish(states)
     assert [*states.id, state.id] == [run.info.id for run in logger.runs]
     with pytest.raises(AttributeError, match="known when the program runs"):
         jax.jit(lambda state: state.id)(states)
+
+
+def test_no_keys_begin_no_runs():
+    logger = MemoryLogger()
+    states = jax.vmap(logger.init)(keys(0))
+    logger.finish(states)
+    assert (states.name, logger.runs) == ([], [])
+
+
+def test_many_runs_that_log_by_themselves_have_their_own_records():
+    logger = MemoryLogger()
+    states = jax.tree.map(np.asarray, jax.vmap(logger.init)(keys(300)))
+    for step in range(2):
+        for index in range(300):
+            own = jax.tree.map(lambda x, index=index: x[index], states)
+            logger.log(own, {"x": index}, step=step)
+    logger.finish(states)
+    assert [run.columns["x"] for run in logger.runs] == [[(0, i), (1, i)] for i in range(300)]
+
+
+def test_more_keys_than_anybody_has_are_all_there():
+    logger = MemoryLogger()
+    with logger.run() as state:
+        for index in range(4200):
+            logger.log(state, {f"key {index}": index})
+    (run,) = logger.runs
+    assert [record.values for record in run.records] == [{f"key {i}": i} for i in range(4200)]
 
 
 def test_a_program_that_runs_again_begins_new_runs():
@@ -296,6 +325,20 @@ def twice(x):
         return x * 2, None
 
     return jax.lax.scan(body, x, jnp.arange(3))[0]
+
+
+def test_records_that_are_made_now_and_then_come_together():
+    def sometimes(x):
+        def body(x, i):
+            jax.lax.cond(i % 2 == 0, lambda: logax.log({"loss": x}, step=i), lambda: None)
+            return x * 2, None
+
+        return jax.lax.scan(body, x, jnp.arange(5))[0]
+
+    logger = MemoryLogger()
+    with logger.run() as state:
+        logger.tap(sometimes, state, buffer=8)(1.0)
+    assert logger.runs[0].columns["loss"] == [(0, 1.0), (2, 4.0), (4, 16.0)]
 
 
 def test_calls_that_log_the_same_are_merged_in_the_order_of_the_program():
@@ -627,20 +670,22 @@ def test_a_record_that_is_there_does_not_wait_for_the_next():
         assert [seen.get(timeout=60) for _ in range(3)] == [8, 4, 8]
 
 
-def test_a_value_that_cannot_be_computed_costs_no_other():
+@pytest.mark.parametrize("given", [(1.0, None, 3.0, None, 5.0), (None,)])
+def test_a_value_that_cannot_be_computed_costs_no_other(given):
     def fail(x):
         raise OSError("no such value")
 
     gate, logger = threading.Event(), MemoryLogger()
     with logger.run() as state:
         x = pending(gate, fail)
-        for step, value in enumerate([jnp.float32(1), x, jnp.float32(3), x, jnp.float32(5)]):
-            logger.log(state, {"x": value}, step=step)
+        for step, value in enumerate(given):
+            logger.log(state, {"x": x if value is None else jnp.float32(value)}, step=step)
         gate.set()
         told = r"`x` \(logged at .*test_shell.py.*\) could not be computed[\s\S]*no such value"
         with pytest.raises(logax.DeliveryError, match=told):
             logax.flush()
-    assert values(logger.runs[0], "x") == [1, 3, 5]
+    found = [float(record.values["x"]) for record in logger.runs[0].records]
+    assert found == [value for value in given if value is not None]
 
 
 def test_log_inside_a_program_and_under_vmap():
@@ -896,6 +941,10 @@ def test_a_run_that_could_not_begin_loses_its_own_records_only():
     with pytest.raises(logax.DeliveryError, match="not this one"):
         logax.flush()
     assert sink.got == [1]
+    with logger.run(name="good") as state:
+        logger.log(state, {"x": 1.0})
+        logger.log(state, {"x": 2.0})
+    assert sink.got == [1, 2, "finished"]
 
 
 def test_records_for_a_finished_run_are_said_to_be_lost():
@@ -1025,6 +1074,53 @@ def test_a_logger_that_is_gone_holds_nothing():
     del logger, state
     gc.collect()
     assert found() is None
+
+
+def test_a_logger_may_be_gone_when_a_run_is_closed_once_more():
+    logger, is_closed = MemoryLogger(), threading.Event()
+    sink, gone = logger._sink, weakref.ref(logger)
+
+    def train(logger):
+        with logger.run(name="a") as state:
+            jax.jit(logger.finish)(state)  # takes effect with the next flush
+            jax.effects_barrier()
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(logger)
+    worker.put(0, is_closed.set)
+    assert is_closed.wait(60)
+    del logger
+    gc.collect()
+    assert gone() is None
+    logax.flush()
+    assert [(run.name, run.status) for run in sink.runs.values()] == [("a", "crashed")]
+
+
+def test_a_run_that_begins_while_the_last_one_ends_keeps_its_logger(monkeypatch):
+    unregister, begun = atexit.unregister, []
+    logger = MemoryLogger()
+    kept = weakref.ref(logger)
+
+    def after_another_thread(job):
+        if threading.current_thread() is worker._thread and not begun:
+            begun.append(None)
+            begun.append(kept().init(jax.random.key(0), name="late"))
+        unregister(job)
+
+    monkeypatch.setattr(atexit, "unregister", after_another_thread)
+    with logger.run(name="early"):
+        pass
+    sink = logger._sink
+    del logger
+    gc.collect()
+    kept().finish(begun.pop())
+    assert [(run.name, run.status) for run in sink.runs.values()] == [
+        ("early", "finished"),
+        ("late", "finished"),
+    ]
+    gc.collect()
+    assert kept() is None
 
 
 class Ends(Sink):

@@ -151,6 +151,23 @@ def test_the_spooled_lanes_of_a_run_are_as_if_they_were_streamed(
     assert of_lanes(program, "spool") == of_lanes(program, "tap")
 
 
+def test_lanes_that_lack_different_steps_at_first_have_their_own() -> None:
+    def settling(x: Any) -> None:
+        for i in range(2):
+            jax.lax.cond(
+                (x > 0) & (i == 0),
+                lambda i=i: logax.log({"v": x + i}, step=i),
+                lambda i=i: logax.log({"v": x + i}),
+            )
+
+    first = [("step", 0, "int32")]
+    assert of_lanes(settling, "spool") == [
+        {"v": [(1.0, first), (2.0, [])]},
+        {"v": [(-2.0, []), (-1.0, [])]},
+        {"v": [(3.0, first), (4.0, [])]},
+    ]
+
+
 def test_a_spooled_record_has_the_steps_of_its_own_call() -> None:
     found = of_one(taking_turns, "spool")
     assert found["a"][:2] == [

@@ -89,7 +89,7 @@ class CSVSink(TextSink):
     def _runs_of(self, file: BinaryIO) -> dict[str, str]:
         rows = records(file)
         place = self._place_of_run(next(rows, b""))
-        known = {}
+        known: dict[str, str] = {}
         for row in rows:
             if not row.endswith(b"\n"):  # what a killed process left
                 break
