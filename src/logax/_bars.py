@@ -60,6 +60,14 @@ class Bar:
         self.due = time.monotonic() + self._interval
         self._canvas.tell()
 
+    def stand_at(self, position: int, values: str) -> None:
+        """Be at a position, with some values; on a screen, show it if that is news."""
+        if not self._on_screen:
+            self._bar.n = position
+            self._bar.set_postfix_str(values, refresh=False)
+        elif (position, values) != (self._drawn, self._bar.postfix or ""):
+            self.draw(position, values)
+
     def write(self, text: str) -> None:
         """Write a line above it."""
         self._bar.write(text, file=self._canvas)

@@ -19,6 +19,7 @@ from jax import lax
 
 import logax
 from logax.loggers import MultiLogger, ProgressLogger
+from logax.testing import MemoryLogger
 
 
 class Terminal(io.StringIO):
@@ -465,6 +466,43 @@ def test_without_a_block_and_a_total_it_ends_when_it_is_closed() -> None:
     with progress:
         logax.tap(count_to, progress)(3)
     assert file.getvalue().splitlines()[-1].startswith("3it")
+
+
+def test_a_flush_brings_it_up_to_date_and_draws_nothing_twice() -> None:
+    file = Terminal()
+    progress = ProgressLogger(file=file, show="i")
+    logax.tap(count_to, progress)(9)
+    for _ in range(2):
+        logax.flush()
+        last = file.getvalue().split("\r")[-1]
+        assert last.startswith("9it")
+        assert "i=16" in last
+        assert file.getvalue().count("9it") == 1
+    progress.close()
+
+
+def test_elsewhere_than_on_a_screen_a_flush_writes_no_line() -> None:
+    file = io.StringIO()
+    progress = ProgressLogger(total=500, file=file, show="i")
+    for number in (3, 9):
+        logax.tap(count_to, progress)(number)
+        logax.flush()
+    assert len(file.getvalue().splitlines()) == 1
+    progress.close()
+    _, last = file.getvalue().splitlines()
+    assert "9/500" in last
+    assert "i=16" in last
+
+
+def test_in_a_multi_logger_it_ends_with_that() -> None:
+    file = io.StringIO()
+    logger = MultiLogger(MemoryLogger(), ProgressLogger(file=file, show="i"))
+    with logger.run() as state:
+        logger.tap(count_to, state)(9)
+    logger.close()
+    last = file.getvalue().splitlines()[-1]
+    assert last.startswith("9it")
+    assert "i=16" in last
 
 
 def test_a_block_without_records_writes_nothing() -> None:

@@ -72,7 +72,7 @@ def _part(part: str) -> str:
 
 def parquet_of(runs: Sequence[Run], wanted: Sequence[str]) -> bytes:
     """The table of `run.to_pandas()`, or of several runs that of `runs.to_pandas()`."""
-    imported("pandas", "logax export --to parquet", "pandas")
+    imported("pandas", "logax export --to parquet", "parquet")
     arrow = imported("pyarrow", "logax export --to parquet", "parquet")
     parquet = imported("pyarrow.parquet", "logax export --to parquet", "parquet")
     frames = {run: _frame(run, wanted) for run in runs}

@@ -6,6 +6,7 @@ from typing import Any
 
 from logax._errors import received
 from logax.loggers._shell.logger import Logger
+from logax.loggers.progress import ProgressLogger
 
 
 class MultiLogger(Logger):
@@ -13,7 +14,7 @@ class MultiLogger(Logger):
 
     A run has the same id everywhere. Each destination treats lanes in its own way. One that fails
     harms no other. Callbacks, as `tap` takes them, and `ProgressLogger` may be among them: they get
-    each record as it comes.
+    each record as it comes. To close it closes all of them.
 
     Args:
       *loggers: Any number of loggers and callbacks.
@@ -50,3 +51,11 @@ class MultiLogger(Logger):
                 "`MultiLogger` got a logger twice, once inside another `MultiLogger`. Give it once."
             )
         self._start(branches, callbacks)
+
+    def _end(self, status: str) -> None:
+        try:
+            super()._end(status)
+        finally:
+            for callback in self._callbacks:
+                if isinstance(callback, ProgressLogger):
+                    callback.close()

@@ -50,9 +50,10 @@ class ProgressLogger:
     counted through all calls. With a `total` of your own one bar goes on through all calls until
     it is reached. One logger follows one program at a time: give each thread its own.
 
-    Used without `with`, call `logax.flush()` at the end, and `close()` unless all totals are known.
-    After `close()` records are ignored, until the logger is used in a new `with`. An exception that
-    leaves the block ends the bar where it is, without waiting for the program.
+    Used without `with`, call `logax.flush()` at the end, which brings the bar up to date, and
+    `close()` unless all totals are known; a `MultiLogger` closes it when it is closed itself. After
+    that records are ignored, until the logger is used in a new `with`. An exception that leaves the
+    block ends the bar where it is, without waiting for the program.
 
     Args:
       total: The last position, if the program does not fix it.
@@ -84,9 +85,8 @@ class ProgressLogger:
         self._step, self._file = step, file
         self._patterns = as_names("show", show) or ()
         self._closed = False
-        if self._patterns:
-            resting.expect()
         self._start()
+        resting.expect(self, type(self)._catch_up)
 
     def _start(self) -> None:
         self._leader = Leader(self._total, self._step)
@@ -179,6 +179,13 @@ class ProgressLogger:
         resting.discard(self._end_rest)
         bar.close(position, self._values.line())
         self._values.end()
+
+    def _catch_up(self) -> None:
+        """Have the bar stand where the last records are."""
+        with resting.lock:
+            lanes = self._leader.lanes
+            if self._bar is not None and lanes is not None:
+                self._bar.stand_at(lanes.slowest().position, self._values.line())
 
     def close(self) -> None:
         """End the bar where it is; later records are ignored."""

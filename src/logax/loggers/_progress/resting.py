@@ -7,13 +7,17 @@ nothing more comes. So such a bar rests until its key leads again, its logger is
 has delivered everything, or another bar begins, which would be drawn below it.
 
 A bar that rests stands at its end. Time stands still for it.
+
+All others are brought up to date by a `flush`: nobody may have drawn them since the last records.
 """
 
 from __future__ import annotations
 
 import threading
 import time
+import weakref
 from collections.abc import Callable
+from typing import Any
 
 from logax._bars import Bar
 from logax._delivery.control import before_flush
@@ -54,14 +58,14 @@ class PatientBar(Bar):
 
 
 class Resting:
-    """All bars that rest, in this process.
+    """All bars that rest, in this process, and those that a `flush` brings up to date.
 
     Attributes:
       lock: For every use of any bar of a logger: one that begins ends those of others.
     """
 
     def __init__(self) -> None:
-        self._is_used = False
+        self._owners: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
         self._reset()
         renew_after_fork(self)
         before_flush(self._end_with_flush)
@@ -70,9 +74,9 @@ class Resting:
         self.lock = threading.RLock()
         self._all: dict[Callable[[], None], None] = {}
 
-    def expect(self) -> None:
-        """Some bar may rest, now or later."""
-        self._is_used = True
+    def expect(self, owner: Any, catch_up: Callable[[Any], None]) -> None:
+        """Bars of an owner may be there, now or later; with it, this brings them up to date."""
+        self._owners[owner] = catch_up
 
     def add(self, end: Callable[[], None]) -> None:
         """A bar rests, which this ends; whoever it is of is kept until then."""
@@ -90,9 +94,14 @@ class Resting:
 
     def _end_with_flush(self, deadline: float | None) -> bool:
         """The programs have ended, unless time has passed: end bars behind all of their records."""
-        if self._is_used and (deadline is None or time.monotonic() < deadline):
-            worker.put(0, self.end_all, waits=False)
+        if self._owners and (deadline is None or time.monotonic() < deadline):
+            worker.put(0, self._bring_up_to_date, waits=False)
         return True
+
+    def _bring_up_to_date(self) -> None:
+        self.end_all()
+        for owner, catch_up in list(self._owners.items()):
+            catch_up(owner)
 
 
 resting = Resting()
