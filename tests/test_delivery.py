@@ -959,6 +959,7 @@ def test_a_callback_that_does_not_return_is_told_of_and_the_queue_grows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("logax._delivery.worker._VERY_LONG", 0.01)
+    monkeypatch.setattr("logax._delivery.worker._MORE", 100)
     full, go_on, done = Worker("a full one"), threading.Event(), list[int]()
     full.limit = 100
     full.put(100, go_on.wait, LONG)

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import logax
+from logax._harvest.arguments import Fixed
 
 X = np.arange(1.0, 4.0, dtype=np.float32)
 
@@ -24,6 +25,12 @@ def column(logs: logax.logdict, key: str) -> list[Any]:
 
 
 # Functions with arguments that must be static.
+
+
+def test_what_is_fixed_is_equal_to_its_like_alone() -> None:
+    assert Fixed("a") == Fixed("a")
+    assert Fixed("a") != Fixed("b")
+    assert Fixed("a") != "a"
 
 
 class Unsigned:

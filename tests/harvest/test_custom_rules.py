@@ -159,17 +159,21 @@ def test_logs_of_a_rule_go_to_the_harvest_around_the_differentiation(
 
 @MADE
 @pytest.mark.parametrize("forward", ["logs more", "logs otherwise"])
+@pytest.mark.parametrize("is_spooled", [True, False])
 def test_so_they_do_where_the_function_is_tapped(
-    make: Callable[[str], Function], forward: str
+    make: Callable[[str], Function], forward: str, is_spooled: bool
 ) -> None:
     function, got = make(forward), []  # type: tuple[Function, list[logax.record]]
-    tapped = logax.tap(lambda x: function(x).sum(), got.append)
-    gradient, outside = logax.spool(jax.grad(tapped))(X)
+    differentiated = jax.grad(logax.tap(lambda x: function(x).sum(), got.append))
+    if is_spooled:
+        gradient, outside = logax.spool(differentiated)(X)
+        assert list(outside) == (["forward", "backward"] if make is with_vjp else ["forward"])
+        np.testing.assert_array_equal(outside["forward"], [X])
+    else:
+        gradient = differentiated(X)
     logax.flush()
     np.testing.assert_array_equal(gradient, [7, 7, 7])
     np.testing.assert_array_equal([one["carry"] for one in got], [X + i for i in range(STEPS)])
-    assert list(outside) == (["forward", "backward"] if make is with_vjp else ["forward"])
-    np.testing.assert_array_equal(outside["forward"], [X])
 
 
 @MADE
