@@ -7,6 +7,7 @@ the program nearly always; here they come in any.
 from __future__ import annotations
 
 import functools
+import math
 import re
 import warnings
 from collections.abc import Callable
@@ -73,13 +74,28 @@ def parcels_of(call: Callable[[], Any], module: Any = streaming, name: str = "re
     return found
 
 
+def by_index() -> Any:
+    """`collatz` of lanes that differ by their index alone, of which the first log knows nothing."""
+    logax.log({"rate": 7})
+    return collatz(jnp.array(STARTS)[lax.axis_index("lane")])
+
+
 @pytest.fixture(scope="module", params=[1, 3], ids=["buffer=1", "buffer=3"])
 def parcels(request: pytest.FixtureRequest) -> list[Parcel]:
-    fresh = functools.partial(collatz)
-    tapped = logax.tap(fresh, untouched, buffer=request.param)
+    tapped = logax.tap(functools.partial(collatz), untouched, buffer=request.param)
     found = parcels_of(lambda: jax.vmap(tapped)(jnp.array(STARTS)))
     assert len(found) > 5
     return [parcel.opened().spread() for parcel in found]
+
+
+@pytest.fixture(scope="module")
+def uneven() -> list[Parcel]:
+    """Parcels with lanes and without."""
+    tapped = logax.tap(functools.partial(by_index), untouched)
+    lanes = jax.vmap(tapped, in_axes=(), axis_name="lane", axis_size=len(STARTS))
+    found = [parcel.opened().spread() for parcel in parcels_of(lanes)]
+    assert {parcel.lanes for parcel in found} == {(), (len(STARTS),)}
+    return found
 
 
 class Arrived(calls.Call):
@@ -143,6 +159,23 @@ def test_what_there_was_no_room_for_is_counted_by_its_keys(
     for key in ("start", "double", "x", "odd"):
         came, said = (number_of(key, lanes) for lanes in (call.lanes, LANES))
         assert came + dropped.get(key, 0) == said
+
+
+@given(data=st.data())
+def test_parcels_with_lanes_and_without_come_in_order(uneven: list[Parcel], data: Any) -> None:
+    call = Arrived()
+    for parcel in data.draw(st.permutations(uneven)):
+        call.take(parcel)
+    assert call.settle()
+    assert call.lanes == {(): [("rate", 7)], **LANES}
+    call, said = Arrived(), data.draw(st.lists(st.sampled_from(range(len(uneven))), unique=True))
+    for number in said:
+        call.take(uneven[number])
+    call.settle()
+    assert sum(map(len, call.lanes.values())) == sum(
+        len(places_of(uneven[number]).by_lane(math.prod(uneven[number].lanes)).lane)
+        for number in said
+    )
 
 
 def is_part(records: Records, whole: Records) -> bool:

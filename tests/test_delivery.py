@@ -745,7 +745,7 @@ def test_a_program_that_died_does_not_keep_flush_waiting() -> None:
     calls._calls.clear()  # nobody knows that the rest of them will never come
 
 
-def test_nor_does_one_that_died_on_several_devices() -> None:
+def test_a_program_that_died_on_several_devices_does_not_keep_flush_waiting() -> None:
     def fail(x: Any) -> Any:
         if x == 1:
             raise MineError("of the program")
@@ -953,6 +953,18 @@ def test_whatever_they_come_from_dropped_records_are_counted(
     assert 50 < dropped < 100
     assert len(gate.got) + dropped == 100
     assert calls._calls == {}
+
+
+def test_where_no_thread_can_be_started_who_waits_does_the_jobs() -> None:
+    alone, done = Worker("none"), list[int]()
+    usual = threading.stack_size(2**50)  # as if there were no room for another thread
+    try:
+        for number in range(3):
+            alone.put(0, done.append, number)
+        assert alone.drain(None)
+    finally:
+        threading.stack_size(usual)
+    assert done == [0, 1, 2]
 
 
 def test_a_callback_that_does_not_return_is_told_of_and_the_queue_grows(

@@ -225,7 +225,7 @@ def test_the_first_bad_record_comes_with_those_before_it(
     np.testing.assert_array_equal(logs.steps["step"]["x"], 10 + np.arange(first, index + 1))
 
 
-def test_it_is_shown_as_it_is_made() -> None:
+def test_first_non_finite_is_shown_as_it_is_made() -> None:
     assert repr(logax.FirstNonFinite(3)) == "FirstNonFinite(window=3)"
 
 

@@ -247,6 +247,18 @@ def test_what_runs_were_given_is_text_in_parquet_where_its_types_differ(
     assert pd.read_parquet(file)["info/rate"].tolist() == read
 
 
+def test_what_is_missing_stays_so_in_parquet_where_types_differ(
+    call: Call, saved: Callable[..., Path], tmp_path: Path
+) -> None:
+    first = {"x": np.array([True]), "y": np.zeros(2)}
+    steps = {"step": {"x": np.array([0]), "y": np.array([0, 1])}}
+    saved(logax.logdict(first, steps=steps))
+    path = saved({"x": np.array([0.5])})
+    file = tmp_path / "x.parquet"
+    assert call("export", "all", "--to", "parquet", "-o", file, "--path", path) == (0, "", "")
+    assert pd.read_parquet(file)["x"].fillna("none").tolist() == ["True", "none", "0.5"]
+
+
 def test_a_key_of_another_shape_in_another_run_is_told_for_parquet(
     call: Call, saved: Callable[..., Path], tmp_path: Path
 ) -> None:
@@ -256,8 +268,8 @@ def test_a_key_of_another_shape_in_another_run_is_told_for_parquet(
     assert call("export", "all", "--to", "parquet", "-o", file, "--path", path) == (
         1,
         "",
-        "logax export: 'x' is not of one shape in all records, and a column of parquet has one: "
-        "choose other keys, or `--to jsonl`.\n",
+        "logax export: 'x' is not of one shape and type in all records, and a column of parquet "
+        "is: choose other keys, or `--to jsonl`.\n",
     )
     assert not file.exists()
 

@@ -160,7 +160,7 @@ def test_logs_of_a_rule_go_to_the_harvest_around_the_differentiation(
 @MADE
 @pytest.mark.parametrize("forward", ["logs more", "logs otherwise"])
 @pytest.mark.parametrize("is_spooled", [True, False])
-def test_so_they_do_where_the_function_is_tapped(
+def test_logs_of_a_rule_go_to_the_harvest_around_a_tapped_function(
     make: Callable[[str], Function], forward: str, is_spooled: bool
 ) -> None:
     function, got = make(forward), []  # type: tuple[Function, list[logax.record]]
@@ -178,7 +178,9 @@ def test_so_they_do_where_the_function_is_tapped(
 
 @MADE
 @pytest.mark.parametrize("forward", ["logs more", "logs otherwise"])
-def test_and_to_a_live_block_around_it(make: Callable[[str], Function], forward: str) -> None:
+def test_logs_of_a_rule_go_to_a_live_block_around_it(
+    make: Callable[[str], Function], forward: str
+) -> None:
     function, got = make(forward), {}  # type: tuple[Function, dict[str, Any]]
     with logax.live(got.update):
         spooled = logax.spool(lambda x: function(x).sum())
@@ -314,7 +316,7 @@ def test_a_log_of_a_tangent_is_seen_forwards_and_said_to_have_no_value_backwards
     assert dict(logs) == {}
 
 
-def test_so_it_is_where_a_rule_differentiates() -> None:
+def test_a_log_of_a_tangent_is_told_where_a_rule_differentiates() -> None:
     @jax.custom_jvp
     def square(x: Any) -> Any:
         return x * x

@@ -267,6 +267,16 @@ def test_a_derivative_along_a_loop_without_bound_is_that_of_the_function(buffer:
     assert (float(out), logs["x"].tolist()) == (6.75, [2, 3, 4.5])
 
 
+def test_where_loops_are_pythons_a_gradient_goes_through_them() -> None:
+    records: list[Any] = []
+    with jax.disable_jit():
+        slope, logs = jax.grad(logax.spool(grown, capacity=3), has_aux=True)(2.0)
+        tapped = jax.grad(logax.tap(grown, records.append))(2.0)
+    logax.flush()
+    assert (float(slope), float(tapped)) == (3.375, 3.375)
+    assert logs["x"].tolist() == [float(r["x"]) for r in records] == [2, 3, 4.5]
+
+
 def test_numbers_that_are_wide_in_the_log_alone_are_told() -> None:
     def program(x: Any) -> Any:
         with jax.enable_x64(True):

@@ -114,6 +114,9 @@ def _filled(cells: Sequence[Cells], total: int, pandas: Any) -> Any:
         return pandas.arrays.BooleanArray(column, empty)
     if column.dtype.kind in "iu":
         return pandas.arrays.IntegerArray(column, empty)
+    if column.dtype.kind in "mM":
+        column[empty] = "NaT"
+        return column
     boxes = column.astype(object)
     boxes[empty] = None
     return boxes

@@ -72,12 +72,12 @@ def _part(part: str) -> str:
 
 def parquet_of(runs: Sequence[Run], wanted: Sequence[str]) -> bytes:
     """The table of `run.to_pandas()`, or of several runs that of `runs.to_pandas()`."""
-    imported("pandas", "logax export --to parquet", "parquet")
+    pandas = imported("pandas", "logax export --to parquet", "parquet")
     arrow = imported("pyarrow", "logax export --to parquet", "parquet")
     parquet = imported("pyarrow.parquet", "logax export --to parquet", "parquet")
     frames = {run: _frame(run, wanted) for run in runs}
     frame = frames[runs[0]] if len(runs) == 1 else table_of(frames)
-    columns = {name: _typed(name, frame[name], arrow) for name in frame}
+    columns = {name: _typed(name, frame[name], arrow, pandas.NA) for name in frame}
     file = io.BytesIO()
     parquet.write_table(arrow.table(columns), file)
     return file.getvalue()
@@ -94,21 +94,21 @@ def _frame(run: Run, wanted: Sequence[str]) -> Any:
     return run.logdict(*keys).to_pandas() if keys else logdict().to_pandas()
 
 
-def _typed(name: str, column: Any, arrow: Any) -> Any:
+def _typed(name: str, column: Any, arrow: Any, missing: Any) -> Any:
     """A column as Arrow takes it: arrays as lists, complex numbers as pairs.
 
     What runs were given under one name may be of several types, and is text then.
     """
     if column.dtype.kind != "c" and column.dtype != object:
         return column.array if hasattr(column.array, "_mask") else column.to_numpy()
-    cells = [_number(x) for x in column]
+    cells = [None if x is missing else _number(x) for x in column]
     try:
         return arrow.array(cells)
     except (arrow.ArrowException, OverflowError):
         if any(isinstance(x, (list, dict)) for x in cells):
             raise CommandError(
-                f"{safe(name)!r} is not of one shape in all records, and a column of parquet has "
-                "one: choose other keys, or `--to jsonl`."
+                f"{safe(name)!r} is not of one shape and type in all records, and a column of "
+                "parquet is: choose other keys, or `--to jsonl`."
             ) from None
         return arrow.array([None if x is None else str(x) for x in cells])
 

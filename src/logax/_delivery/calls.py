@@ -75,7 +75,9 @@ class Call:
         if expected is None:
             expected = self._next[stream] = np.zeros(lanes, np.int64)
         place = int(rows.order[0])
-        if not lanes or expected[0] != place or (lanes > 1 and (expected != place).any()):
+        if len(expected) != lanes or not lanes:
+            return False
+        if expected[0] != place or (lanes > 1 and (expected != place).any()):
             return False
         expected[:] = place + 1
         ends = self._ends
@@ -117,6 +119,8 @@ class Call:
         expected = self._next.setdefault(stream, np.zeros(lanes, np.int64))
         if not len(places.place) or not lanes:
             return True
+        if len(expected) != lanes:  # what varies by `axis_index` alone has lanes; its call has none
+            expected = np.full(lanes, expected.max())
         if (expected != expected[0]).any():
             places = places.by_lane(lanes)
         upto = expected[places.lane]  # lane -1 is as good as any

@@ -227,7 +227,10 @@ class Parcel(NamedTuple):
         return Owner(self.operands[at], tuple(varies))
 
     def stream(self) -> tuple[int, int]:
-        """Which stream this is of, and which of its shards; each around a call has its own call."""
+        """The number of its stream, and the shard inside of the call.
+
+        Shards of a `shard_map` around the call have calls of their own.
+        """
         number = self.packet.stream
         return number, (self.shard() or 0) % math.prod(self.packet.streams[number].shards)
 

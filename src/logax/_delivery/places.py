@@ -118,8 +118,9 @@ def in_order(parcels: Sequence[tuple[Parcel, Places]]) -> Iterator[tuple[Parcel,
     Which of two comes first shows only in a lane that both have records of.
     """
     lanes: dict[Any, list[tuple[int, int]]] = {}
+    most = max((math.prod(parcel.lanes) for parcel, _ in parcels), default=0)
     for number, (parcel, places) in enumerate(parcels):
-        own = places.by_lane(math.prod(parcel.lanes))
+        own = places.by_lane(most)  # one that has no lanes is of all
         each, first = np.unique(own.lane, return_index=True)
         for lane, place in zip(each.tolist(), own.place[first].tolist(), strict=True):
             lanes.setdefault((parcel.stream(), lane), []).append((place, number))

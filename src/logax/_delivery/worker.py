@@ -81,8 +81,8 @@ class Worker:
                     thread = threading.Thread(target=self._run, name=self._name, daemon=True)
                     try:
                         thread.start()
-                    except RuntimeError:  # pragma: no cover - since Python 3.12, reached there
-                        return  # Python exits already; then `drain` does what there is
+                    except RuntimeError:  # Python exits already, or there is no room for a thread
+                        return  # then `drain` does what there is
                     self._thread = thread
 
     def stop(self, *, waits: bool = False) -> None:

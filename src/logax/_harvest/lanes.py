@@ -50,6 +50,11 @@ def _advance_jvp(primals: Any, tangents: Any) -> tuple[Array, Any]:
     )
 
 
+def _advance_transpose(cotangent: Any, active: Any, new: Any, old: Any) -> list[Any]:
+    # Only under `disable_jit`, where loops are Python's, and what runs is real: it is all `new`.
+    return [None, cotangent, None]
+
+
 any_lane_p = jex.Primitive("any_lane")
 any_lane_p.def_impl(lambda active: active)
 any_lane_p.def_abstract_eval(lambda active: active)
@@ -69,4 +74,5 @@ advance_p.def_impl(lambda active, new, old: new)
 advance_p.def_abstract_eval(lambda active, new, old: new)
 batching.primitive_batchers[advance_p] = _advance_batch
 ad.primitive_jvps[advance_p] = _advance_jvp
+ad.primitive_transposes[advance_p] = _advance_transpose
 mlir.register_lowering(advance_p, lambda context, active, new, old: [new])

@@ -71,8 +71,9 @@ class HDF5StorageWriter(EnteredLogger):
 
     Raises:
       FileExistsError: Mode "x", and the file is there.
-      StorageError: Mode "a", and the file has other groups or arrays, or is none of ours; or
-        somebody else writes to it. From `log` and the end: rows could not be written.
+      StorageError: The file cannot be made; or somebody else writes to it; or, in mode "a", it has
+        other groups or arrays, or is none of ours. From `log` and the end: rows could not be
+        written.
     """
 
     def __init__(
