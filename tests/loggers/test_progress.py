@@ -477,7 +477,7 @@ def test_a_flush_brings_it_up_to_date_and_draws_nothing_twice() -> None:
         last = file.getvalue().split("\r")[-1]
         assert last.startswith("9it")
         assert "i=16" in last
-        assert file.getvalue().count("9it") == 1
+        assert file.getvalue().count("\r9it") == 1
     progress.close()
 
 
