@@ -9,7 +9,7 @@ import pytest
 from soak.cycles import fresh_functions, measure
 from soak.processes import Footprint, answer
 
-EARLY, LATE = 200, 1_000
+EARLY, LATE = 600, 1_400  # caches of JAX and Python fill up before
 # What stays of a run that has ended: its number, its id and its name, which its state can be asked
 # for as long as there is the logger. The cycles of "runs" have two of them.
 BLOCKS = {"runs": 12, "loops": 6}
