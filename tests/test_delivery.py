@@ -804,6 +804,24 @@ def test_what_waits_can_be_discarded() -> None:
     assert logax.discard() == 0
 
 
+def test_what_waits_for_a_logger_can_be_discarded() -> None:
+    def wait(one: logax.record) -> None:
+        reached.set()
+        while not worker.discards:  # nobody tells of that
+            threading.Event().wait(0.001)
+
+    logger, reached = MemoryLogger(), threading.Event()
+    with logger.run() as state:
+        logax.tap(once, wait)(0.0)
+        assert reached.wait(LONG)
+        logger.tap(count, state)(0.0)
+        jax.effects_barrier()
+        assert logax.discard() == 3
+        logger.tap(count, state)(5.0)
+    (run,) = logger.runs
+    assert [float(one.values["x"]) for one in run.records] == [5.0, 6.0, 7.0]
+
+
 def test_a_callback_must_not_discard() -> None:
     logax.tap(once, lambda one: logax.discard())(0.0)
     with pytest.raises(logax.DeliveryError, match="RuntimeError: `discard` was called in a call"):
