@@ -42,7 +42,14 @@ def test_a_run_is_an_opening_line_its_records_and_a_closing_line(tmp_path):
     run = RunInfo(
         "a-1",
         "first",
-        info={"rate": np.float32(0.1), "sizes": (1, 2), "x": np.eye(2), "who": "né", "raw": b"a"},
+        info={
+            "rate": np.float32(0.1),
+            "sizes": (1, 2),
+            "x": np.eye(2),
+            "who": "né",
+            "on": True,
+            "raw": b"a",
+        },
         began=12.5,
         machine={"host": "h"},
         group="g",
@@ -61,6 +68,7 @@ def test_a_run_is_an_opening_line_its_records_and_a_closing_line(tmp_path):
                 "sizes": [1, 2],
                 "x": [[1, 0], [0, 1]],
                 "who": "né",
+                "on": True,
                 "raw": "b'a'",
             },
             "began": 12.5,
