@@ -1,7 +1,8 @@
 """What is demanded of `spool`, as functions of a program and of states to start it from.
 
 Each check compares with the oracle. Where it takes several states they are the lanes of a vmapped
-harvest, and a single one is not vmapped. `test_oracle` and `test_oracle_slow` run them.
+harvest, and a single one is not vmapped. `test_oracle` runs them on fixed programs, and
+`on_random_programs` on drawn ones.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
+from hypothesis import Phase, given, seed, settings
 
 import logax
 from oracle import (
@@ -24,6 +27,7 @@ from oracle import (
     assert_same_bits,
     expected,
     lane,
+    moved_out_of_loops,
     oracle,
     with_all_lanes,
 )
@@ -54,6 +58,40 @@ def compiled_quickly() -> Iterator[None]:
         jax.config.update("jax_disable_most_optimizations", False)
 
 
+def on_random_programs(fast: int, slow: int, **strategies: Any) -> Callable[[Any], Any]:
+    """Run a check on so many draws, and in the slow suite on so many others.
+
+    They come in tests of at most `PER_TEST` draws, which can run in parallel. A failing program is
+    not made smaller, which takes hundreds of compilations.
+    """
+    portions = [(examples, False) for examples in _portions(fast)]
+    portions += [(examples, True) for examples in _portions(slow)]
+    cases = [
+        pytest.param(examples, part, marks=[pytest.mark.slow] * is_slow, id=f"{part}-{examples}")
+        for part, (examples, is_slow) in enumerate(portions)
+    ]
+
+    def decorate(check: Callable[..., Any]) -> Any:
+        @pytest.mark.parametrize(("examples", "part"), cases)
+        def test(examples: int, part: int) -> None:
+            options = settings(max_examples=examples, phases=[Phase.generate])
+            with compiled_quickly():
+                options(seed(part)(given(**strategies)(check)))()
+
+        test.__name__ = check.__name__
+        return test
+
+    return decorate
+
+
+PER_TEST = 12
+
+
+def _portions(number: int) -> list[int]:
+    parts = -(-number // PER_TEST)
+    return [number // parts + (part < number % parts) for part in range(parts)]
+
+
 def capacity_of(program: Program) -> int | None:
     """A capacity that keeps everything, for the programs that need one."""
     return MOST_RECORDS if getattr(program, "unbounded", True) else None
@@ -73,18 +111,37 @@ def stacked(lanes: Sequence[State]) -> State:
     return jax.tree.map(lambda *leaves: np.stack(leaves), *lanes)
 
 
+def check_plain(program: Program, *states: State) -> None:
+    """Without a harvest the program gives the output of the oracle, bit for bit."""
+    plain = jax.jit(against(program, logax.log))
+    for state in states:
+        assert_same_trees(plain(state), oracle(program, state)[0])
+
+
 def check_records(program: Program, *states: State) -> None:
-    """`spool` gives the records of the oracle, and the output of the plain program bit for bit."""
-    function = against(program, logax.log)
-    plain, harvested = jax.jit(function), logax.spool(function, capacity=capacity_of(program))
+    """`spool` gives the output and the records of the oracle, bit for bit."""
+    harvested = logax.spool(against(program, logax.log), capacity=capacity_of(program))
     for state in states:
         wanted, recording = oracle(program, state)
-        assert_same_trees(plain(state), wanted)
         out, logs = harvested(state)
         assert_same_trees(out, wanted)
         assert_logs_match(logs, recording.chosen())
         if not getattr(program, "ragged", True):
             assert_not_padded(logs)
+
+
+def check_derivative(program: Program, state: State) -> set[str]:
+    """`spool` gives the records of a program that is differentiated.
+
+    Returns the keys of logs that JAX moved out of a loop, as a warning said.
+    """
+    wanted, recording = oracle(program, state)
+    harvested = logax.spool(against(program, logax.log), capacity=capacity_of(program))
+    with moved_out_of_loops() as moved:
+        out, logs = harvested(state)
+    assert_same_trees(out, wanted)
+    assert_logs_match(logs, recording.chosen(), ignored=moved)
+    return moved
 
 
 def check_lanes(program: Program, lanes: Sequence[State]) -> None:
@@ -164,15 +221,6 @@ def check_gradient(program: Program, state: State) -> None:
     plain = jax.grad(lambda real: scalar_of(function(state | real)))
     gradient, logs = jax.jit(jax.grad(spooled, has_aux=True))(real_part(state))
     assert_same_trees(gradient, jax.jit(plain)(real_part(state)))
-    assert_logs_match(logs, oracle(program, state)[1].chosen())
-
-
-def check_inside_gradient(program: Program, state: State) -> None:
-    """`spool` around a gradient gives the gradient, bit for bit, and the function's records."""
-    function = against(program, logax.log)
-    gradient = jax.grad(lambda real: scalar_of(function(state | real)))
-    out, logs = logax.spool(gradient)(real_part(state))
-    assert_same_trees(out, jax.jit(gradient)(real_part(state)))
     assert_logs_match(logs, oracle(program, state)[1].chosen())
 
 

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from program_transformations import (
     DERIVATIVES,
     WRAPPINGS,
+    Constant,
     Custom,
     Derivative,
     Lanes,
@@ -34,6 +35,7 @@ from programs import (
     Call,
     Cond,
     Fori,
+    Invariant,
     Log,
     Map,
     Program,
@@ -52,8 +54,10 @@ MOST_RECORDS = 200
 class _Author:
     """Draws the statements of one program, at most `size` of those that hold others.
 
-    Unless it is `ragged`, the number of its records does not depend on data. The last fields say
-    what is around: how many `vmap`s, whether a `shard_map`, whether a derivative.
+    Unless it is `ragged`, the number of its records does not depend on data. With `moves`, JAX may
+    move a function out of a loop, and its logs with it. The last fields say what is around: how
+    many `vmap`s, whether a `shard_map`, a loop, a branch or custom function, a derivative, and
+    whether that is of a kind that knows no `while`.
     """
 
     draw: Any
@@ -61,13 +65,17 @@ class _Author:
     ragged: bool
     unbounded: bool
     without: tuple[str, ...]
-    counted: bool
     steady: bool
+    devices: int
     size: int
     function: Block = field(default_factory=lambda: Block(()))
     lanes: int = 0
     sharded: bool = False
+    looped: bool = False
+    apart: bool = False
+    moves: bool = False
     differentiated: bool = False
+    backwards: bool = False
 
     @contextlib.contextmanager
     def inside(self, *without: str, **changes: Any) -> Iterator[None]:
@@ -96,7 +104,7 @@ class _Author:
         every = self.draw(st.sampled_from([None, None, None, 2, (1, 2, 5)])) if may_skip else None
         tags = self.draw(st.sampled_from([(), (), ("seldom",), ("seldom", "dear")]))
         late, explicit = self.draw(st.booleans()), self.draw(st.integers(0, 9)) == 9
-        return Log(entries, tuple(steps.items()), every, late, tags, explicit, self.counted)
+        return Log(entries, tuple(steps.items()), every, late, tags, explicit)
 
     def block(self, depth: int) -> Block:
         statements: list[Statement] = []
@@ -110,8 +118,9 @@ class _Author:
     def leaf(self) -> Statement:
         if self.draw(st.booleans()):
             return self.log()
-        # JAX 0.8 refuses collectives over lanes of a shard.
-        together = bool(self.lanes) != self.sharded
+        # JAX 0.8 refuses collectives over lanes of a shard. Their derivatives are refused in custom
+        # functions, and are others than in Python where some lanes take a branch.
+        together = bool(self.lanes) != self.sharded and not (self.differentiated and self.apart)
         updates = [*UPDATES, *COLLECTIVES] if together else [*UPDATES]
         return Update(self.draw(st.sampled_from(updates)))
 
@@ -121,6 +130,7 @@ class _Author:
             "Scan",
             "Fori",
             "Map",
+            "Invariant",
             "Call",
             "Custom",
             "Lanes",
@@ -133,8 +143,12 @@ class _Author:
         return statement
 
     def _trips(self) -> int:
-        trips: int = self.draw(st.sampled_from([2, 3, 1] if self.differentiated else [2, 3, 1, 0]))
+        trips: int = self.draw(st.sampled_from([2, 3, 1, 0]))
         return trips
+
+    def _loop(self, depth: int) -> tuple[Block]:
+        with self.inside(looped=True):
+            return (self.block(depth),)
 
     def _call(self, depth: int) -> Statement:
         return Call((self.function,)) if self.function.statements else self._wrapped(depth)
@@ -150,35 +164,56 @@ class _Author:
         ways = [way for way in ("custom_jvp", "custom_vjp") if way not in self.without]
         # JAX gives a rule no values of arrays without elements where it runs in Python.
         keys = [key for key in sorted(self.kinds) if self.kinds[key] != "no elements"]
-        logs = bool(keys) and self.draw(st.booleans())
+        # In a loop the rule may run although no derivative goes in, which JAX leaves out in Python.
+        may_log = bool(keys) and not (self.differentiated and self.looped)
+        logs = may_log and self.draw(st.booleans())
         rule = self.log(self.draw(st.sampled_from(keys))) if logs else None
         quiet = not self.differentiated and self.draw(st.booleans())
-        return Custom(self.draw(st.sampled_from(ways)), quiet, rule, (self.block(depth),))
+        way = self.draw(st.sampled_from(ways))
+        with self.inside(apart=True):
+            return Custom(way, quiet, rule, (self.block(depth),))
 
     def _scan(self, depth: int) -> Statement:
         reverse, over = self.draw(st.booleans()), self.draw(st.booleans())
         unroll = self.draw(st.integers(1, 3))
-        return Scan(self._trips(), reverse, unroll, over, (self.block(depth),))
+        return Scan(self._trips(), reverse, unroll, over, self._loop(depth))
 
     def _fori(self, depth: int) -> Statement:
         traced = self.unbounded and self.draw(st.booleans())
-        return Fori(self.draw(st.integers(0, 2)), self._trips(), traced, (self.block(depth),))
+        first, trips = self.draw(st.integers(0, 2)), self._trips()
+        loop = Fori(first, trips, traced, self._loop(depth))
+        return self._without_gradient(loop) if traced else loop
+
+    def _invariant(self, depth: int) -> Statement:
+        # To differentiate a loop, JAX moves such functions out of it, and a warning says so.
+        moved = ("Custom", "Call") if self.differentiated and not self.moves else ()
+        with self.inside(*moved):
+            return Invariant((self.block(depth),))
 
     def _map(self, depth: int) -> Statement:
-        return Map(self._trips(), (self.block(depth),))
+        return Map(self._trips(), self._loop(depth))
 
     def _cond(self, depth: int) -> Statement:
         predicates = sorted(SHARED_PREDICATES if self.sharded else PREDICATES)
-        return Cond(self.draw(st.sampled_from(predicates)), (self.block(depth), self.block(depth)))
+        return Cond(self.draw(st.sampled_from(predicates)), self._branches(2, depth))
 
     def _switch(self, depth: int) -> Statement:
-        return Switch(tuple(self.block(depth) for _ in range(self.draw(st.integers(2, 3)))))
+        return Switch(self._branches(self.draw(st.integers(2, 3)), depth))
+
+    def _branches(self, number: int, depth: int) -> tuple[Block, ...]:
+        with self.inside(apart=True):
+            return tuple(self.block(depth) for _ in range(number))
 
     def _while(self, depth: int) -> Statement:
         if not self.unbounded:
             return self._fori(depth)
         condition = Block((self.log(),) if self.draw(st.booleans()) else ())
-        return While(self.draw(st.integers(1, 4)), (self.block(depth), condition))
+        loop = While(self.draw(st.integers(1, 4)), (*self._loop(depth), condition))
+        return self._without_gradient(loop)
+
+    def _without_gradient(self, loop: Statement) -> Statement:
+        """The loop with constants for its state, where JAX cannot differentiate it."""
+        return Constant((Block((loop,)),)) if self.backwards else loop
 
     def _lanes(self, depth: int) -> Statement:
         before, after = self.draw(st.integers(0, 1)), self.draw(st.integers(0, 1))
@@ -189,19 +224,22 @@ class _Author:
 
     def _shards(self, depth: int) -> Statement:
         with self.inside("Shards", "While", "Switch", "Call", sharded=True, unbounded=False):
-            return Shards(self.draw(st.sampled_from([2, 4])), (self.block(depth),))
+            return Shards(self.devices, (self.block(depth),))
 
     def _derivative(self, depth: int) -> Statement:
-        """Its block logs the same differentiated or not.
-
-        Where JAX splits loops to differentiate them, it takes out of a loop whatever does not
-        change in it, logs and all; and it drops a `shard_map` whose results nobody needs.
-        """
         way = self.draw(st.sampled_from(list(DERIVATIVES)))
-        without = ["Derivative", "Call", "Shards"] + ["custom_vjp"] * (way in ("jvp", "linearize"))
-        changes: dict[str, Any] = {} if way == "jvp" else {"ragged": False, "unbounded": False}
-        with self.inside(*without, differentiated=True, counted=True, **changes):
+        with self.inside("Call"), self.differentiating(way):
             return Derivative(way, (self.block(depth),))
+
+    @contextlib.contextmanager
+    def differentiating(self, way: str) -> Iterator[None]:
+        """With what can be differentiated this way only."""
+        # Forward mode knows no `custom_vjp`, and `jacrev` runs its backward rule under `vmap`; JAX
+        # drops a `shard_map` whose results nobody needs.
+        without = ["Derivative", "Shards"]
+        without += ["custom_vjp"] * (way in ("jvp", "linearize", "jacrev"))
+        with self.inside(*without, differentiated=True, backwards=way != "jvp"):
+            yield
 
 
 @st.composite
@@ -211,19 +249,22 @@ def _drafts(
     ragged: bool,
     unbounded: bool,
     without: tuple[str, ...],
-    counted: bool,
     steady: bool,
     size: int,
+    way: str | None,
 ) -> Program:
     table = {name: draw(st.sampled_from(kinds)) for name in ("loss", "grad/norm", "net")}
     ragged = ragged and draw(st.integers(0, 3)) > 0
-    author = _Author(draw, table, ragged, ragged and unbounded, without, counted, steady, 1)
-    with author.inside("Lanes", "Shards", "Derivative"):
-        function = Block((*author.block(1).statements, author.log()))
-    author.function = function
-    author.size = size - 1
-    body = (author.holder(3), *author.block(4).statements, author.log())
-    return Program(Block(body), function)
+    devices = draw(st.sampled_from([2, 4]))  # of all shards: JAX takes one mesh in one program
+    author = _Author(draw, table, ragged, ragged and unbounded, without, steady, devices, 1)
+    author.moves = way is not None
+    with author.differentiating(way) if way else contextlib.nullcontext():
+        with author.inside("Lanes", "Shards", "Derivative"):
+            function = Block((*author.block(1).statements, author.log()))
+        author.function = function
+        author.size = size - 1
+        body = Block((author.holder(3), *author.block(4).statements, author.log()))
+    return Program(Block((Derivative(way, (body,)), author.log())) if way else body, function)
 
 
 def programs(
@@ -232,7 +273,6 @@ def programs(
     ragged: bool = True,
     unbounded: bool = True,
     without: tuple[str, ...] = (),
-    counted: bool = False,
     steady: bool = False,
     size: int = 4,
 ) -> st.SearchStrategy[Program]:
@@ -240,22 +280,24 @@ def programs(
 
     Without `unbounded`, all loops have static bounds; without `ragged`, the number of records does
     not depend on data at all. `without` names statements and transformations that are not drawn.
-    With `counted`, each log has the counters of all loops; with `steady`, steps are constants.
+    With `steady`, steps are constants.
     """
-    drafts = _drafts(kinds, ragged, unbounded, without, counted, steady, size)
+    return _bounded(_drafts(kinds, ragged, unbounded, without, steady, size, None))
+
+
+def derivatives(size: int = 4) -> st.SearchStrategy[Program]:
+    """Programs that are differentiated as a whole, in all ways.
+
+    In these alone JAX may move logs out of a loop, as a warning says.
+    """
+    ways = st.sampled_from(list(DERIVATIVES))
+    return ways.flatmap(
+        lambda way: _bounded(_drafts(tuple(KINDS), True, True, (), False, size, way))
+    )
+
+
+def _bounded(drafts: st.SearchStrategy[Program]) -> st.SearchStrategy[Program]:
     return drafts.filter(lambda program: program.body.bound <= MOST_RECORDS)
-
-
-def programs_for_gradients() -> st.SearchStrategy[Program]:
-    """Programs whose gradient logs what they log.
-
-    Around a gradient, JAX takes out of a loop whatever does not change in it, logs and all, drops
-    what never runs and some branches without results, and runs a checkpointed or custom function
-    as often as its rule does.
-    """
-    kinds = tuple(kind for kind in KINDS if " or " not in kind)
-    without = ("Call", "checkpoint", "Custom", "Derivative", "Shards")
-    return programs(kinds=kinds, ragged=False, without=without, counted=True)
 
 
 def states() -> st.SearchStrategy[State]:

@@ -90,7 +90,8 @@ class Custom(Statement):
         return function(state, scope.counters)
 
     def _of(self, scope: Scope) -> Callable[[State, Any], State]:
-        """The function; it is given the counters, since a rule must not close over them."""
+        """The function; it is given all that it uses, since a rule must not close over tracers."""
+        scope = replace(scope, outside=None)
         return lambda state, counters: self.blocks[0].run(replace(scope, counters=counters), state)
 
     def lines(self) -> Iterator[str]:
@@ -123,7 +124,9 @@ class Lanes(Statement):
 
     def run(self, scope: Scope, state: State) -> State:
         name = f"lanes{scope.depth}"
-        inside = replace(scope.named(f"{self.size} lanes/"), axis=name, depth=scope.depth + 1)
+        inside = replace(
+            scope.named(f"{self.size} lanes/"), outside=None, axis=name, depth=scope.depth + 1
+        )
         function = scope.namespace.lanes(
             lambda state: self.blocks[0].run(inside, state),
             self.size,
@@ -150,6 +153,7 @@ class Shards(Statement):
     def run(self, scope: Scope, state: State) -> State:
         inside = replace(
             scope.named(f"{self.size} shards/"),
+            outside=None,
             axis="shards",
             shards="shards",
             depth=scope.depth + 1,
@@ -194,6 +198,8 @@ class Derivative(Statement):
             return self.blocks[0].run(scope, state | real)
 
         real = {"x": state["x"], "v": state["v"]}
+        if self.way == "grad of checkpoint":
+            function = scope.namespace.checkpoint(function)
         out, slope = DERIVATIVES[self.way](function, real)
         return {
             "x": wrap(out["x"] + slope["x"]),
@@ -203,6 +209,22 @@ class Derivative(Statement):
 
     def lines(self) -> Iterator[str]:
         yield f"{self.way}:"
+        yield from self.blocks[0].lines()
+
+
+@dataclass(frozen=True)
+class Constant(Statement):
+    """A block that is not differentiated: it is given constants, and its results are added."""
+
+    blocks: tuple[Block, ...]
+
+    def run(self, scope: Scope, state: State) -> State:
+        scope = replace(scope, outside=None)
+        out = jax.lax.stop_gradient(self.blocks[0].run(scope, jax.lax.stop_gradient(state)))
+        return {**state, "x": wrap(state["x"] + out["x"]), "n": out["n"]}
+
+    def lines(self) -> Iterator[str]:
+        yield "without gradient:"
         yield from self.blocks[0].lines()
 
 
@@ -229,6 +251,11 @@ def _vjp(function: Any, real: State) -> Any:
     return out, pulled_back(jnp.ones_like(value))[0]
 
 
+def _jacrev(function: Any, real: State) -> Any:
+    slope, out = jax.jacrev(_scalar(function), has_aux=True)(real)
+    return out, slope
+
+
 def _jvp(function: Any, real: State) -> Any:
     return jax.jvp(function, (real,), (jax.tree.map(jnp.ones_like, real),))
 
@@ -241,7 +268,9 @@ def _linearize(function: Any, real: State) -> Any:
 DERIVATIVES: dict[str, Callable[[Any, State], tuple[State, State]]] = {
     "grad": _grad,
     "value_and_grad": _value_and_grad,
+    "grad of checkpoint": _grad,
     "vjp": _vjp,
+    "jacrev": _jacrev,
     "linearize": _linearize,
     "jvp": _jvp,
 }

@@ -101,21 +101,22 @@ COLLECTIVES: dict[str, Callable[[State, str], State]] = {
 class Scope:
     """What a statement sees besides the state.
 
-    `axis` names the lanes or shards that are nearest, and `shards` the shards; `depth` is the
-    number of all of them.
+    `outside` is the state before the nearest loop, where a statement may take it. `axis` names the
+    lanes or shards that are nearest, and `shards` the shards; `depth` is the number of all of them.
     """
 
     namespace: Namespace
     function: Callable[[State, str, str], State]
     quiet: Scope | None = None
     counters: tuple[Any, ...] = ()
+    outside: State | None = None
     prefix: str = ""
     axis: str = ""
     shards: str = ""
     depth: int = 0
 
-    def within(self, counter: Any) -> Scope:
-        return replace(self, counters=(*self.counters, counter))
+    def within(self, counter: Any, outside: State) -> Scope:
+        return replace(self, counters=(*self.counters, counter), outside=outside)
 
     def named(self, prefix: str) -> Scope:
         return replace(self, prefix=self.prefix + prefix)
@@ -196,7 +197,6 @@ class Log(Statement):
     late: bool = False
     tags: tuple[str, ...] = ()
     explicit: bool = False
-    counted: bool = False
 
     def run(self, scope: Scope, state: State) -> State:
         def data() -> dict[str, Any]:
@@ -214,8 +214,6 @@ class Log(Statement):
             "outer counter": counters[0],
         }
         steps = {name: sources.get(source, source) for name, source in self.steps}
-        if self.counted:
-            steps |= {f"loop{depth}": counter for depth, counter in enumerate(scope.counters)}
         if scope.axis:
             steps = {k: s + (0 * state["x"] if k == "time" else zero) for k, s in steps.items()}
         options: dict[str, Any] = {"tags": self.tags} if self.tags else {}
@@ -232,7 +230,7 @@ class Log(Statement):
         options = [f"every={self.every}"] * bool(self.every) + [f"tags={self.tags}"] * bool(
             self.tags
         )
-        options += ["explicit=True"] * self.explicit + ["all counters"] * self.counted
+        options += ["explicit=True"] * self.explicit
         options += [f"{name}={source}" for name, source in self.steps]
         yield f"log({', '.join(['lambda: ' * self.late + '{' + data + '}', *options])})"
 
@@ -256,9 +254,10 @@ class Scan(Statement):
             turn, state = carry
             counter, shift = element if self.over else (turn, 1.0)
             state = {**state, "x": wrap(state["x"] + shift)}
-            state = self.blocks[0].run(scope.within(counter), state)
+            state = self.blocks[0].run(scope.within(counter, outside), state)
             return (turn + 1, state), state["x"]
 
+        outside = state
         elements = (jnp.arange(self.length), jnp.arange(float(self.length)) + state["x"])
         (_, state), ys = scope.namespace.scan(
             body,
@@ -292,8 +291,9 @@ class Fori(Statement):
     def run(self, scope: Scope, state: State) -> State:
         def body(counter: Any, state: State) -> State:
             state = {**state, "x": wrap(state["x"] + counter)}
-            return self.blocks[0].run(scope.within(counter), state)
+            return self.blocks[0].run(scope.within(counter, outside), state)
 
+        outside = state
         trips = state["n"] % (self.trips + 1) if self.traced else self.trips
         return scope.namespace.fori_loop(self.lower, self.lower + trips, body, state)
 
@@ -317,14 +317,15 @@ class While(Statement):
     def run(self, scope: Scope, state: State) -> State:
         def condition(carry: tuple[Any, State]) -> Any:
             counter, state = carry
-            self.blocks[1].run(scope.within(counter), state)
+            self.blocks[1].run(scope.within(counter, outside), state)
             return (counter < self.trips) & (state["x"] != 5)
 
         def body(carry: tuple[Any, State]) -> tuple[Any, State]:
             counter, state = carry
             state = {**state, "x": wrap(state["x"] + 1)}
-            return counter + 1, self.blocks[0].run(scope.within(counter), state)
+            return counter + 1, self.blocks[0].run(scope.within(counter, outside), state)
 
+        outside = state
         return scope.namespace.while_loop(condition, body, (jnp.int32(0), state))[1]
 
     def lines(self) -> Iterator[str]:
@@ -387,7 +388,8 @@ class Map(Statement):
     def run(self, scope: Scope, state: State) -> State:
         def body(shift: Any) -> Any:
             shifted = {**state, "x": wrap(state["x"] + shift)}
-            return self.blocks[0].run(scope.within(shift.astype(jnp.int32)), shifted)["x"]
+            inside = scope.within(shift.astype(jnp.int32), state)
+            return self.blocks[0].run(inside, shifted)["x"]
 
         return {**state, "x": wrap(scope.namespace.map(body, jnp.arange(float(self.length))).sum())}
 
@@ -398,6 +400,23 @@ class Map(Statement):
     @property
     def bound(self) -> int:
         return self.length * self.blocks[0].bound
+
+
+@dataclass(frozen=True)
+class Invariant(Statement):
+    """A block that does the same in every iteration: it is given the state before the loop."""
+
+    blocks: tuple[Block, ...]
+
+    def run(self, scope: Scope, state: State) -> State:
+        if scope.outside is None:
+            return self.blocks[0].run(scope, state)
+        out = self.blocks[0].run(replace(scope, counters=(), outside=None), scope.outside)
+        return {**state, "x": wrap(state["x"] + out["x"])}
+
+    def lines(self) -> Iterator[str]:
+        yield "on the state before the loop:"
+        yield from self.blocks[0].lines()
 
 
 @dataclass(frozen=True)

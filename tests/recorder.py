@@ -272,6 +272,8 @@ def opened(x: Any) -> tuple[Any, list[str]]:
     if hasattr(x, "pval"):
         return opened(x.pval.get_known())
     if not hasattr(x, "batch_dim"):
+        if hasattr(x, "dtype") and not hasattr(x, "shape"):  # a number that JAX keeps as one
+            x = np.asarray(x, x.dtype)
         return x, []
     if x.batch_dim is None:
         return opened(x.val)

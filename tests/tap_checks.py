@@ -14,7 +14,16 @@ import jax
 import numpy as np
 
 import logax
-from oracle import Program, against, assert_same_bits, host, lane, oracle, with_all_lanes
+from oracle import (
+    Program,
+    against,
+    assert_same_bits,
+    host,
+    lane,
+    moved_out_of_loops,
+    oracle,
+    with_all_lanes,
+)
 from oracle_checks import assert_same_trees, on_device, real_part, scalar_of, stacked
 from programs import State
 from recorder import Record
@@ -78,6 +87,18 @@ def check_tapped(program: Program, buffer: int, *states: State) -> None:
         logax.flush()
         assert_delivered(got, recording.chosen().records)
         assert {one.lane for one in got} <= {()}
+
+
+def check_tapped_derivative(program: Program, buffer: int, state: State) -> None:
+    """The records of a program that is differentiated, but for those moved out of loops."""
+    function, got = tapped(against(program, logax.log), buffer)
+    wanted, recording = oracle(program, state)
+    with moved_out_of_loops() as moved:
+        out = function(state)
+    assert_same_trees(out, wanted)
+    logax.flush()
+    delivered = [_Only(one, key) for one in got for key in one if key not in moved]
+    assert_delivered(delivered, [r for r in recording.chosen().records if r.key not in moved])
 
 
 def check_tapped_lanes(

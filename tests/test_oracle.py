@@ -10,26 +10,26 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hard_programs import HARD, loops_of_length_zero, while_in_a_loop_of_length_zero
 from oracle import Program
 from oracle_checks import (
     REDUCTIONS,
+    check_derivative,
     check_donated,
     check_gradient,
-    check_inside_gradient,
     check_jitted,
     check_kept,
     check_lanes,
     check_nesting,
+    check_plain,
     check_records,
     check_reduction,
     check_tags,
-    compiled_quickly,
+    on_random_programs,
 )
-from program_strategies import programs, programs_for_gradients, states
+from program_strategies import derivatives, programs, states
 from programs import REAL, State
 
 STATES: list[State] = [
@@ -56,6 +56,7 @@ def every_other(first: int) -> Callable[[Any], Any]:
 
 @each_hard_program
 def test_a_hard_program_logs_what_the_oracle_recorded(program: Program) -> None:
+    check_plain(program, *STATES)
     check_records(program, *STATES)
 
 
@@ -75,93 +76,103 @@ def test_a_reduction_of_no_records_has_no_records(program: Program) -> None:
         check_reduction(program, STATES[:1], how)
 
 
-@settings(max_examples=5)
-@given(programs(), states())
-@compiled_quickly()
+LANES = st.lists(states(), min_size=2, max_size=4)
+SOME = st.lists(states(), min_size=1, max_size=2)
+
+
+@on_random_programs(30, 240, program=programs(), state=states())
 def test_a_random_program_logs_what_the_oracle_recorded(program: Program, state: State) -> None:
     check_records(program, state)
 
 
-@settings(max_examples=3)
-@given(programs(), st.lists(states(), min_size=3, max_size=4))
-@compiled_quickly()
+@on_random_programs(0, 12, program=programs(size=14), state=states())
+def test_a_long_random_program_logs_what_the_oracle_recorded(
+    program: Program, state: State
+) -> None:
+    check_records(program, state)
+
+
+@on_random_programs(36, 240, program=derivatives(), state=states())
+def test_a_derivative_of_a_random_program_logs_what_the_oracle_recorded(
+    program: Program, state: State
+) -> None:
+    check_derivative(program, state)
+
+
+@on_random_programs(12, 84, program=programs(), lanes=LANES)
 def test_each_lane_of_a_random_program_logs_what_the_oracle_recorded(
     program: Program, lanes: list[State]
 ) -> None:
     check_lanes(program, lanes)
 
 
-@settings(max_examples=3)
-@given(programs(), states())
-@compiled_quickly()
+@on_random_programs(4, 24, program=programs(), state=states())
 def test_spool_and_jit_commute_on_random_programs(program: Program, state: State) -> None:
     check_jitted(program, state)
 
 
-@settings(max_examples=1)
-@given(programs(), states())
-@compiled_quickly()
+@on_random_programs(2, 12, program=programs(), state=states())
 def test_a_donated_state_changes_nothing_on_random_programs(program: Program, state: State) -> None:
     check_donated(program, state)
 
 
-@settings(max_examples=3)
-@given(programs(), st.lists(states(), min_size=1, max_size=2), st.integers(2, 3))
-@compiled_quickly()
+@on_random_programs(6, 36, program=programs(), lanes=SOME, interval=st.integers(2, 4))
 def test_an_interval_thins_random_programs(
     program: Program, lanes: list[State], interval: int
 ) -> None:
     check_kept(program, lanes, interval=interval)
 
 
-@settings(max_examples=3)
-@given(programs(), st.lists(states(), min_size=1, max_size=2), st.integers(1, 4))
-@compiled_quickly()
-def test_a_small_capacity_keeps_the_last_records_of_random_programs(
-    program: Program, lanes: list[State], capacity: int
-) -> None:
-    check_kept(program, lanes, capacity=capacity)
-
-
-@settings(max_examples=3)
-@given(
-    programs(kinds=REAL),
-    st.lists(states(), min_size=1, max_size=2),
-    st.sampled_from([*REDUCTIONS, "count"]),
-    st.integers(1, 2),
+@on_random_programs(
+    6,
+    36,
+    program=programs(),
+    lanes=SOME,
+    interval=st.integers(1, 2),
+    capacity=st.integers(1, 5),
 )
-@compiled_quickly()
+def test_a_small_capacity_keeps_the_last_records_of_random_programs(
+    program: Program, lanes: list[State], interval: int, capacity: int
+) -> None:
+    check_kept(program, lanes, interval, capacity)
+
+
+@on_random_programs(
+    6,
+    48,
+    program=programs(kinds=REAL),
+    lanes=SOME,
+    how=st.sampled_from([*REDUCTIONS, "count"]),
+    interval=st.integers(1, 3),
+)
 def test_a_reduction_of_a_random_program_is_that_of_numpy(
     program: Program, lanes: list[State], how: str, interval: int
 ) -> None:
     check_reduction(program, lanes, how, interval)
 
 
-@settings(max_examples=3)
-@given(programs(unbounded=False), states())
-@compiled_quickly()
+@on_random_programs(6, 48, program=programs(unbounded=False), state=states())
 def test_the_gradient_through_spool_is_the_plain_one(program: Program, state: State) -> None:
     check_gradient(program, state)
 
 
-@settings(max_examples=2)
-@given(programs_for_gradients(), states())
-@compiled_quickly()
-def test_spool_sees_the_records_inside_a_gradient(program: Program, state: State) -> None:
-    check_inside_gradient(program, state)
-
-
-@settings(max_examples=2)
-@given(programs(), states(), st.booleans(), st.integers(0, 2), st.sampled_from(["run/", ""]))
-@compiled_quickly()
+@on_random_programs(
+    4,
+    24,
+    program=programs(),
+    state=states(),
+    keep_logs=st.booleans(),
+    pick=st.integers(0, 2),
+    prefix=st.sampled_from(["", "run/"]),
+)
 def test_nested_harvests_share_random_programs_by_name(
     program: Program, state: State, keep_logs: bool, pick: int, prefix: str
 ) -> None:
     check_nesting(program, state, keep_logs, pick, prefix)
 
 
-@settings(max_examples=3)
-@given(programs(), states(), st.sampled_from(["seldom", "dear"]))
-@compiled_quickly()
+@on_random_programs(
+    4, 24, program=programs(), state=states(), tag=st.sampled_from(["seldom", "dear"])
+)
 def test_tags_choose_from_random_programs(program: Program, state: State, tag: str) -> None:
     check_tags(program, state, tag)

@@ -6,26 +6,26 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hard_programs import HARD
 from oracle import Program
-from oracle_checks import compiled_quickly
-from program_strategies import programs, states
+from oracle_checks import on_random_programs
+from program_strategies import derivatives, programs, states
 from programs import State
 from tap_checks import (
     check_tapped,
+    check_tapped_derivative,
     check_tapped_donated,
     check_tapped_gradient,
     check_tapped_interval,
     check_tapped_jitted,
     check_tapped_lanes,
 )
-from test_oracle import STATES, every_other
+from test_oracle import LANES, STATES, every_other
 
 BUFFERS = (1, 7, 64)
-buffers = st.sampled_from(BUFFERS)
+BUFFER = st.sampled_from((1, 2, 3, 7, 64))
 
 
 def each_program_and_buffer() -> Iterator[Any]:
@@ -50,54 +50,51 @@ def test_each_lane_of_a_hard_program_delivers_its_records(program: Program, buff
     check_tapped_lanes(program, buffer, STATES, whole=buffer == 7)
 
 
-@settings(max_examples=3)
-@given(programs(), buffers, states())
-@compiled_quickly()
+@on_random_programs(12, 96, program=programs(), buffer=BUFFER, state=states())
 def test_a_random_program_delivers_what_the_oracle_recorded(
     program: Program, buffer: int, state: State
 ) -> None:
     check_tapped(program, buffer, state)
 
 
-@settings(max_examples=3)
-@given(programs(), st.sampled_from((1, 2, 7, 64)), st.lists(states(), min_size=3, max_size=4))
-@compiled_quickly()
-def test_each_lane_of_a_random_program_delivers_its_records(
-    program: Program, buffer: int, lanes: list[State]
+@on_random_programs(12, 96, program=derivatives(), buffer=BUFFER, state=states())
+def test_a_derivative_of_a_random_program_delivers_what_the_oracle_recorded(
+    program: Program, buffer: int, state: State
 ) -> None:
-    check_tapped_lanes(program, buffer, lanes, whole=buffer == 7)
+    check_tapped_derivative(program, buffer, state)
 
 
-@settings(max_examples=2)
-@given(programs(), buffers, states())
-@compiled_quickly()
+@on_random_programs(6, 36, program=programs(), buffer=BUFFER, lanes=LANES, whole=st.booleans())
+def test_each_lane_of_a_random_program_delivers_its_records(
+    program: Program, buffer: int, lanes: list[State], whole: bool
+) -> None:
+    check_tapped_lanes(program, buffer, lanes, whole)
+
+
+@on_random_programs(3, 24, program=programs(), buffer=BUFFER, state=states())
 def test_tap_and_jit_commute_on_random_programs(
     program: Program, buffer: int, state: State
 ) -> None:
     check_tapped_jitted(program, buffer, state)
 
 
-@settings(max_examples=1)
-@given(programs(), buffers, states())
-@compiled_quickly()
+@on_random_programs(1, 12, program=programs(), buffer=BUFFER, state=states())
 def test_a_donated_state_changes_nothing_that_is_delivered(
     program: Program, buffer: int, state: State
 ) -> None:
     check_tapped_donated(program, buffer, state)
 
 
-@settings(max_examples=2)
-@given(programs(), buffers, states(), st.integers(2, 3))
-@compiled_quickly()
+@on_random_programs(
+    3, 24, program=programs(), buffer=BUFFER, state=states(), interval=st.integers(2, 4)
+)
 def test_an_interval_thins_what_random_programs_deliver(
     program: Program, buffer: int, state: State, interval: int
 ) -> None:
     check_tapped_interval(program, buffer, state, interval)
 
 
-@settings(max_examples=3)
-@given(programs(unbounded=False), buffers, states())
-@compiled_quickly()
+@on_random_programs(3, 24, program=programs(unbounded=False), buffer=BUFFER, state=states())
 def test_the_gradient_through_tap_is_the_plain_one(
     program: Program, buffer: int, state: State
 ) -> None:

@@ -7,6 +7,7 @@ JAX's private modules.
 from __future__ import annotations
 
 import contextlib
+import sys
 import types
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
@@ -15,7 +16,10 @@ import jax
 from jax._src import core as _core
 from jax._src import dispatch as _dispatch
 from jax._src import source_info_util as _source
+from jax._src.ad_checkpoint import remat_p as _remat_p
 from jax._src.array import ArrayImpl as _ArrayImpl
+from jax._src.interpreters import partial_eval as _pe
+from jax._src.lax.control_flow import loops as _loops
 from jax._src.named_sharding import UNSPECIFIED as _UNSPECIFIED
 from jax.experimental import io_callback
 from jax.extend import core as jex
@@ -326,3 +330,145 @@ def lowered(
             avals_out = [jax.core.ShapedArray(s.shape, s.dtype) for s in shapes]
         inner = context.replace(avals_in=list(avals_in), avals_out=list(avals_out))
         return mlir.lower_fun(function, multiple_results=True)(inner, *operands), avals_out
+
+
+def register_partial_eval(
+    primitive: Any, holds: Callable[[Jaxpr], bool], silenced: Callable[[Jaxpr], Jaxpr]
+) -> None:
+    """Make a primitive run as often under differentiation as without it.
+
+    To differentiate, JAX splits a program into what is known at once and the rest. Some of its
+    rules for that change how often an effect happens, and are wrapped here. Nothing changes for
+    programs without the primitive. Private on every version.
+
+    | JAX | with the primitive inside |
+    | --- | --- |
+    | moves out of a `scan` what does not vary in it | the primitive counts as varying |
+    | forgets, there, effects in a `cond`, `while` or `checkpoint` | all of it stays in the loop |
+    | runs a whole `while` again for the rest | the second run is without the primitive |
+
+    Args:
+      primitive: An effectful primitive without results.
+      holds: Whether a jaxpr has an equation of the primitive, however deep.
+      silenced: Returns the same program without them.
+    """
+
+    def rule(trace: Any, *tracers: Any, **params: Any) -> Any:
+        if is_hoisting():
+            return _stage(trace, primitive, tracers, params)
+        return trace.default_process_primitive(primitive, tracers, params)
+
+    def concerns(params: dict[str, Any]) -> bool:
+        return any(map(holds, jaxprs_in(params)))
+
+    while_p, cond_p = jex.primitives.while_p, jex.primitives.cond_p
+    rules, checkpointed = _pe.custom_partial_eval_rules, _pe.partial_eval_jaxpr_custom_rules
+    rules[primitive] = rule
+    rules[while_p] = _split_while(rules[while_p], concerns, silenced)
+    checkpointed[while_p] = _split_checkpointed_while(checkpointed[while_p], concerns, silenced)
+    for construct in (cond_p, while_p, _remat_p):
+        rules[construct] = _keep_in_loop(construct, rules[construct], concerns)
+
+
+def _keep_in_loop(construct: Any, rule: Any, concerns: Callable[[dict[str, Any]], bool]) -> Any:
+    def wrapped(trace: Any, *tracers: Any, **params: Any) -> Any:
+        if concerns(params) and is_hoisting():
+            return _stage(trace, construct, tracers, params)
+        return rule(trace, *tracers, **params)
+
+    return wrapped
+
+
+def _split_while(rule: Any, concerns: Callable[[dict[str, Any]], bool], silenced: Any) -> Any:
+    """The rule of `while`: a loop of what is known runs, and another one of all is staged."""
+
+    def wrapped(trace: Any, *tracers: Any, **params: Any) -> Any:
+        before = len(trace.effect_handles)
+        results = rule(trace, *tracers, **params)
+        staged = [t for t in results if isinstance(t, _pe.JaxprTracer) and not t.is_known()]
+        if concerns(params) and 0 < len(staged) < len(results):
+            recipe: Any = staged[0].recipe
+            equation = recipe._replace(**_silent_while(params, silenced))
+            for tracer in staged:
+                tracer.recipe = equation
+            handles = trace.effect_handles[before:] if equation.effects else []
+            trace.effect_handles[before:] = [
+                _pe.EffectHandle(handle.parents, equation) for handle in handles
+            ]
+        return results
+
+    return wrapped
+
+
+def _split_checkpointed_while(
+    rule: Any, concerns: Callable[[dict[str, Any]], bool], silenced: Any
+) -> Any:
+    """The rule of a `while` in a `checkpoint`: as above, equations in place of tracers."""
+
+    def wrapped(saveable: Any, unknown: Any, instantiated: Any, equation: Equation) -> Any:
+        if not concerns(equation.params):
+            return rule(saveable, unknown, instantiated, equation)
+        silent = equation.replace(**_silent_while(equation.params, silenced))
+        # JAX would keep results of effects for the backward run, and its rule has no room for any.
+        split = equation if any(unknown) else silent
+        known, _, *rest = rule(saveable, unknown, instantiated, split)
+        if known is None:  # the predicate is not known: it runs once, later
+            return known, equation, *rest
+        return known if any(unknown) else equation, silent, *rest
+
+    return wrapped
+
+
+def _silent_while(params: dict[str, Any], silenced: Any) -> dict[str, Any]:
+    """Parameters and effects of a `while` without a primitive."""
+    jaxprs = {name: silenced(params[name]) for name in ("cond_jaxpr", "body_jaxpr")}
+    effects = frozenset().union(*(parts(jaxpr)[0].effects for jaxpr in jaxprs.values()))
+    return {"params": params | jaxprs, "effects": effects}
+
+
+def _stage(trace: Any, primitive: Any, tracers: Sequence[Any], params: dict[str, Any]) -> Any:
+    """Leave the primitive in the program that is split, whatever is known of its operands."""
+    tracers = [trace.instantiate_const(trace.to_jaxpr_tracer(t)) for t in tracers]
+    if tracers:
+        return trace.default_process_primitive(primitive, tracers, params)
+    _, effects = primitive.abstract_eval(**params)
+    equation = _pe.new_eqn_recipe(trace, [], [], primitive, params, effects, _source.current())
+    trace.effect_handles.append(_pe.EffectHandle([], equation))
+    return []
+
+
+def is_hoisting() -> bool:
+    """Whether JAX is moving work out of a `scan` that does not vary in it.
+
+    JAX keeps no flag for it, so this looks for its functions on the stack.
+    """
+    return any(code in _HOISTING for code in _codes_on_stack())
+
+
+def is_hoisted() -> bool:
+    """Whether what is bound here is inside a function that JAX moves out of a `scan` as a whole.
+
+    It does so with functions that have derivative rules of their own, if nothing that they are
+    given varies in the loop.
+    """
+    codes = _codes_on_stack()
+    return (
+        any(code in _CUSTOM_CALLS for code in codes)
+        and any(code in _HOISTING for code in codes)  # further out
+        and not isinstance(_core.trace_ctx.trace, _pe.JaxprTrace)
+    )
+
+
+def _codes_on_stack() -> Iterator[types.CodeType]:
+    """The code of the functions that are running, innermost first."""
+    frame: Any = sys._getframe()
+    while frame is not None:
+        yield frame.f_code
+        frame = frame.f_back
+
+
+_HOISTING = {_loops._scan_known_hoisting.__code__, _loops._scan_partial_eval_custom.__code__}
+_CUSTOM_CALLS = {
+    _pe.JaxprTrace.process_custom_jvp_call.__code__,
+    _pe.JaxprTrace.process_custom_vjp_call.__code__,
+}

@@ -32,7 +32,7 @@ import numpy as np
 from jax.extend import core as jex
 from jax.interpreters import ad, batching, mlir
 
-from logax import _schedule
+from logax import _compat, _schedule
 from logax._checks import as_names, as_text, one_boolean
 from logax._compat import Array, Tree
 from logax._entries import LogSpec, entries_of, step_of
@@ -179,6 +179,19 @@ def _listed(names: Any) -> str:
     return ", ".join(f"`{name}`" for name in names) or "none"
 
 
+class _LogPrimitive(jex.Primitive):
+    def bind(self, *operands: Array, spec: LogSpec) -> Any:
+        if _compat.is_hoisted():
+            warn_user(
+                f"The `log` of {spec} is in a function with a derivative rule of its own, "
+                "in a loop that is differentiated. No argument of that function varies in the "
+                "loop, so JAX runs it once, before the loop, and its records are not repeated for "
+                "each iteration. Harvest inside the gradient, `grad(spool(f), has_aux=True)`, or "
+                "log outside of that function."
+            )
+        return super().bind(*operands, spec=spec)  # type: ignore[no-untyped-call]
+
+
 def _abstract(*_: Any, spec: LogSpec) -> tuple[list[Any], Any]:
     return [], EFFECTS
 
@@ -208,7 +221,7 @@ _binding = jax.make_user_context(None)
 _ledgers = threading.local()
 EFFECTS = jax.make_jaxpr(lambda: jax.debug.callback(lambda: None))().effects
 
-log_p = jex.Primitive("logax_log")  # `log` is JAX's logarithm
+log_p: Any = _LogPrimitive("logax_log")  # `log` is JAX's logarithm
 log_p.multiple_results = True
 log_p.def_effectful_abstract_eval(_abstract)
 log_p.def_impl(lambda *_, spec: [])

@@ -5,6 +5,7 @@
 | `harvest` | what a harvest is, the table of rules, the frames that records go to |
 | `walker` | the walk |
 | `calls`, `control`, `custom`, `shards` | the rules, one for each primitive |
+| `differentiation` | how often a log runs where JAX differentiates the program |
 | `lanes` | primitives that keep loops and branches exact where JAX batches them |
 | `census` | what a program logs, and how often, before it runs |
 | `groups` | keys that are always logged together |
@@ -18,6 +19,6 @@
 """
 
 # A rule is in the table once its module is imported.
-from logax._harvest import calls, control, custom, shards
+from logax._harvest import calls, control, custom, differentiation, shards
 
-__all__ = ["calls", "control", "custom", "shards"]
+__all__ = ["calls", "control", "custom", "differentiation", "shards"]

@@ -1,0 +1,31 @@
+"""Logs in programs that JAX differentiates: each runs as often as in the program itself.
+
+A harvest around `grad` walks what JAX has made of the program. Where its rules for splitting a
+program would lose, add or repeat logs, `_compat.register_partial_eval` has others.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from logax import _compat
+from logax._compat import Jaxpr
+from logax._harvest.harvest import Frame, Silent
+from logax._harvest.walker import walk
+from logax._log import log_p
+
+
+def _holds_log(jaxpr: Jaxpr) -> bool:
+    return Silent().concerns_jaxpr(jaxpr)
+
+
+def _silenced(jaxpr: Jaxpr) -> Jaxpr:
+    """Return the program without its logs."""
+
+    def run(*args: Any) -> list[Any]:
+        return walk(Frame(Silent(), {}, {}), jaxpr, args)
+
+    return _compat.trace(run, *(v.aval for v in _compat.parts(jaxpr)[0].invars))[0]
+
+
+_compat.register_partial_eval(log_p, _holds_log, _silenced)
