@@ -978,6 +978,52 @@ def test_no_tracer_leaks() -> None:
     assert values(got, "sum") == [1.0, 2.0, 4.0]
 
 
+def test_a_call_makes_no_transfer_that_a_guard_forbids() -> None:
+    got: list[logax.record] = []
+    logger = MemoryLogger()
+    state = logger.init(jax.random.key(0))
+    ways = [
+        logax.tap(sums, got.append),
+        logax.tap(sums, got.append, buffer=2),
+        logax.tap(sums, got.append, lanes="batch"),
+        jax.jit(logax.tap(sums, got.append)),
+        logger.tap(sums, state),
+    ]
+    jitted = jax.jit(sums)
+    x = jnp.ones(())
+    with logax.live(got.append):
+        for way in (*ways, jitted):
+            way(x)
+    got.clear()
+    with jax.transfer_guard("disallow"):
+        for way in ways:
+            way(x)
+        logax.flush()
+        with logax.live(got.append):
+            jitted(x)
+    assert values(got, "sum") == [1.0, 2.0, 4.0] * 5
+    logger.close()
+    (one,) = logger.runs
+    assert [record.values["sum"] for record in one.records] == [1.0, 2.0, 4.0] * 2
+
+
+@pytest.mark.parametrize("mesh", [LINE, EXPLICIT], ids=["auto", "explicit"])
+def test_a_guarded_call_keeps_to_the_devices_of_its_arguments(mesh: Any) -> None:
+    tapped = logax.tap(lambda x: sums(x.sum()), lambda record: None)
+    shardings = [
+        jax.sharding.SingleDeviceSharding(jax.devices()[2]),
+        NamedSharding(mesh, PartitionSpec("i")),
+    ]
+    for x in [jnp.asarray(X), *(jax.device_put(X, sharding) for sharding in shardings)]:
+        free = tapped(x)
+        with jax.transfer_guard("disallow"):
+            guarded = tapped(x)
+        assert guarded == free == 31.0
+        assert guarded.sharding == free.sharding
+        assert guarded.committed == free.committed
+    logax.flush()
+
+
 def test_whole_numbers_of_any_kind_are_taken() -> None:
     _, got = run(sums, 0, buffer=np.int64(2), interval=np.uint8(2))
     assert values(got, "sum") == [0, 3]
