@@ -218,11 +218,18 @@ def _joined(
 ) -> jax.ShapeDtypeStruct:
     where = f"{_text(one)} at {first.sites[0]} and {_text(two)} at {second.sites[0]}"
     if one.shape != two.shape:
-        raise TypeError(
-            f"{name} is logged with different shapes: {where}. Log them under different keys, or "
-            "give them one shape. Where a `vmap` inside of the harvest made them differ, harvest "
-            "inside of it: `vmap(spool(f))`."
-        )
+        if first.sites[0] == second.sites[0]:
+            advice = (
+                "One `log` gave both. If it is inside a `lax.map` whose `batch_size` leaves a "
+                "remainder, harvest inside: `lax.map(spool(f), xs, batch_size=n)`; or choose a "
+                "`batch_size` without one. Else log what always has one shape, such as a mean."
+            )
+        else:
+            advice = (
+                "Log them under different keys, or give them one shape. Where a `vmap` inside of "
+                "the harvest made them differ, harvest inside of it: `vmap(spool(f))`."
+            )
+        raise TypeError(f"{name} is logged with different shapes: {where}. {advice}")
     if one.dtype == two.dtype:
         return one
     try:
