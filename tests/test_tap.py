@@ -454,6 +454,7 @@ def test_a_batch_of_lanes_comes_whole_with_lanes_in_front() -> None:
     assert (one.lane, one.real) == ((), None)
     (alone,) = run(function, x[0, 0], lanes="batch")[1]
     assert alone["tree"]["x"].tolist() == [0.0, 1.0]
+    assert type(alone.step) is np.float32  # with no lanes in front, as of "split"
 
 
 def test_a_batch_marks_the_lanes_that_a_diverging_loop_still_runs() -> None:
