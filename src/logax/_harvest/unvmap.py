@@ -1,10 +1,11 @@
-"""What one lane alone would decide, where a library decides for all lanes at once.
+"""Undo reductions over lanes: find what a lane alone would decide where a library asks all lanes.
 
 The loops of equinox, and so those of diffrax and optimistix, go on while any lane does: they reduce
 their predicate over the lanes of every `vmap` (`unvmap_any`) and put the results of finished lanes
 aside. The harvest walks the program before `vmap` gives it lanes, so the operand of the reduction
-is still the predicate of one lane. What was computed from the reduction is computed again from
-that: the loop runs as the library wants it, and the records are those of the lane.
+is still the predicate of one lane. The equations between the reduction and the predicate of the
+loop run once more on that operand: the loop keeps the reduced predicate, and the other one says
+whether the records of an iteration are real.
 
 Primitives are known by their names: logax does not import equinox.
 """
@@ -73,14 +74,14 @@ def _reduced(variable: Any, jaxpr: Jaxpr, equations: dict[Any, Equation]) -> Red
 
 
 def _reduces(equation: Equation) -> bool:
-    """Whether the equation is a reduction over lanes, or a plain call that holds one."""
+    """Return whether the equation is a reduction over lanes, or a plain call that holds one."""
     if equation.primitive.name in _REDUCTIONS:
         return True
     return _can_repeat(equation) and any(map(_reduces, _called(equation)))
 
 
 def _can_repeat(equation: Equation) -> bool:
-    """Whether the equation can run once more: it computes numbers, and does nothing else."""
+    """Return whether the equation only computes numbers, so that it can run once more."""
     if equation.effects or "callback" in equation.primitive.name:
         return False
     if equation.primitive.name in _CALLS:
