@@ -220,9 +220,10 @@ def _joined(
     if one.shape != two.shape:
         if first.sites[0] == second.sites[0]:
             advice = (
-                "One `log` gave both. If it is inside a `lax.map` whose `batch_size` leaves a "
-                "remainder, harvest inside: `lax.map(spool(f), xs, batch_size=n)`; or choose a "
-                "`batch_size` without one. Else log what always has one shape, such as a mean."
+                "One `log` gave both, because a map inside of the harvest has batches of different "
+                "sizes or its function is called with different shapes. Harvest inside of the map, "
+                "as in `lax.map(spool(f), xs, batch_size=n)`; or log what always has one shape, "
+                "such as a mean; or stream with `tap(f)`, which takes records of any shape."
             )
         else:
             advice = (
