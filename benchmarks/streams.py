@@ -57,6 +57,17 @@ class Stream:
         return [*jax.tree.leaves(self.function(self.x))[:1], *self.said()]
 
 
+class Delivered(Stream):
+    """The same call, timed until the callback has had all of its records."""
+
+    def seconds(self, number: int) -> float:
+        start = time.perf_counter()
+        for _ in range(number):
+            jax.block_until_ready(self.function(self.x))
+            flush()
+        return time.perf_counter() - start
+
+
 def ignore(record: Any) -> None:
     pass
 
@@ -93,16 +104,23 @@ def _call_back(
     return say
 
 
-def _tapped(function: Callable[..., Any], x: Any, buffer: int, extra: float = 0.0) -> Stream:
+def _tapped(
+    function: Callable[..., Any],
+    x: Any,
+    buffer: int,
+    extra: float = 0.0,
+    lanes: str = "split",
+    timed: type[Stream] = Stream,
+) -> Stream:
     """A tapped function."""
 
     def said() -> list[Any]:
         records: list[Any] = []
-        tap(function, records.append, buffer=buffer)(x)
+        tap(function, records.append, buffer=buffer, lanes=lanes)(x)
         flush()
         return [np.stack([record[key] for record in records]) for key in records[0]]
 
-    return Stream(tap(function, ignore, buffer=buffer), x, extra, said)
+    return timed(tap(function, ignore, buffer=buffer, lanes=lanes), x, extra, said)
 
 
 def _called_back(
@@ -197,6 +215,13 @@ def _batched() -> Any:
     return jax.jit(jax.vmap(tap(loop(log_scalars(1)), ignore, buffer=BUFFER, lanes="batch")))
 
 
+def _without_lanes(scalars: int, buffer: int) -> tuple[Side, Side]:
+    """A function that nobody maps, with a record for each lane and with one for all of them."""
+    x, function = jnp.float32(1), loop(log_scalars(scalars))
+    split = _tapped(function, x, buffer, timed=Delivered)
+    return split, _tapped(function, x, buffer, lanes="batch", timed=Delivered)
+
+
 class _Unlike(Case):
     """A row whose sides have different results."""
 
@@ -206,6 +231,7 @@ class _Unlike(Case):
 
 _PRICE = "a record of tap(f) against jax.debug.callback"
 _SPOOL = "tap(f, buffer=64) against spool(f)"
+_BATCH = 'tap(f, lanes="batch") against lanes="split", no lanes'
 
 CASES = [
     Case(_PRICE, "buffer=64, 10 scalars", 1 / 60 if ON_GPU else 1 / 20, _price(10, BUFFER)),
@@ -218,5 +244,7 @@ CASES = [
     Case(_SPOOL, "10 scalars, 3 µs a record more allowed", 1.0, lambda: _allowed(10)),
     Case(_SPOOL, "10 scalars, steps of 20 µs or more", 1.15, _dear_steps),
     Case(_SPOOL, "vmap of 1,024 lanes", None if ON_GPU else 1.3, _lanes),
+    Case(_BATCH, "buffer=64, 10 scalars, until delivered", 1.1, lambda: _without_lanes(10, BUFFER)),
+    Case(_BATCH, "buffer=1, 1 scalar, until delivered", 1.1, lambda: _without_lanes(1, 1)),
     _Unlike("tap(f), 1,024 lanes against 1", "buffer=64", 3.0 if ON_GPU else None, _more_lanes),
 ]

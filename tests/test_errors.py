@@ -210,6 +210,35 @@ def test_lanes_and_no_lanes_of_one_key_are_refused_with_the_way_out() -> None:
     assert np.asarray(jax.vmap(logax.spool(f))(jnp.ones(3))[1]["x"]).tolist() == [[1.0, 0.0]] * 3
 
 
+def test_batches_of_different_sizes_are_refused_with_ways_out_that_work() -> None:
+    def f(x: Any) -> Any:
+        logax.log({"x": x})
+        return 2 * x
+
+    def mapped(f: Any, size: int) -> Callable[[Any], Any]:
+        return lambda xs: lax.map(f, xs, batch_size=size)
+
+    xs = np.arange(10.0, dtype=np.float32)
+    message = message_of(TypeError, lambda: logax.spool(mapped(f, 4))(xs))
+    assert_says(message, "`x`", f"float32[4] at {site_of(f, 1)}", f"float32[2] at {site_of(f, 1)}")
+    assert_says(message, "`lax.map(spool(f), xs, batch_size=n)`", "`tap(f)`", "a mean")
+    out, logs = mapped(logax.spool(f), 4)(xs)
+    np.testing.assert_array_equal(out, 2 * xs)
+    np.testing.assert_array_equal(logs["x"][:, 0], xs)
+    # A stream has no arrays that all records must fit into.
+    for way in (
+        lambda take: logax.tap(mapped(f, 4), take),
+        lambda take: mapped(logax.tap(f, take), 4),
+    ):
+        got: list[logax.record] = []
+        way(got.append)(xs)
+        logax.flush()
+        np.testing.assert_array_equal(np.concatenate([np.ravel(r["x"]) for r in got]), xs)
+    with logax.live(got.append):
+        mapped(f, 4)(xs)
+    assert [float(r["x"]) for r in got[-10:]] == xs.tolist()
+
+
 @pytest.mark.parametrize(
     ("make", "parts"),
     [

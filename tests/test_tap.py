@@ -454,6 +454,7 @@ def test_a_batch_of_lanes_comes_whole_with_lanes_in_front() -> None:
     assert (one.lane, one.real) == ((), None)
     (alone,) = run(function, x[0, 0], lanes="batch")[1]
     assert alone["tree"]["x"].tolist() == [0.0, 1.0]
+    assert type(alone.step) is np.float32  # with no lanes in front, as of "split"
 
 
 def test_a_batch_marks_the_lanes_that_a_diverging_loop_still_runs() -> None:
@@ -976,6 +977,52 @@ def test_no_tracer_leaks() -> None:
         out, got = run(sums, 1.0)
         assert out == logax.spool(sums)(1.0)[0] == 4.0
     assert values(got, "sum") == [1.0, 2.0, 4.0]
+
+
+def test_a_call_makes_no_transfer_that_a_guard_forbids() -> None:
+    got: list[logax.record] = []
+    logger = MemoryLogger()
+    state = logger.init(jax.random.key(0))
+    ways = [
+        logax.tap(sums, got.append),
+        logax.tap(sums, got.append, buffer=2),
+        logax.tap(sums, got.append, lanes="batch"),
+        jax.jit(logax.tap(sums, got.append)),
+        logger.tap(sums, state),
+    ]
+    jitted = jax.jit(sums)
+    x = jnp.ones(())
+    with logax.live(got.append):
+        for way in (*ways, jitted):
+            way(x)
+    got.clear()
+    with jax.transfer_guard("disallow"):
+        for way in ways:
+            way(x)
+        logax.flush()
+        with logax.live(got.append):
+            jitted(x)
+    assert values(got, "sum") == [1.0, 2.0, 4.0] * 5
+    logger.close()
+    (one,) = logger.runs
+    assert [record.values["sum"] for record in one.records] == [1.0, 2.0, 4.0] * 2
+
+
+@pytest.mark.parametrize("mesh", [LINE, EXPLICIT], ids=["auto", "explicit"])
+def test_a_guarded_call_keeps_to_the_devices_of_its_arguments(mesh: Any) -> None:
+    tapped = logax.tap(lambda x: sums(x.sum()), lambda record: None)
+    shardings = [
+        jax.sharding.SingleDeviceSharding(jax.devices()[2]),
+        NamedSharding(mesh, PartitionSpec("i")),
+    ]
+    for x in [jnp.asarray(X), *(jax.device_put(X, sharding) for sharding in shardings)]:
+        free = tapped(x)
+        with jax.transfer_guard("disallow"):
+            guarded = tapped(x)
+        assert guarded == free == 31.0
+        assert guarded.sharding == free.sharding
+        assert guarded.committed == free.committed
+    logax.flush()
 
 
 def test_whole_numbers_of_any_kind_are_taken() -> None:

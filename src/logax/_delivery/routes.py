@@ -69,7 +69,8 @@ class Route:
 
     def deliver(self, batch: Batch) -> None:
         """Call the callback with each record; what it raises is kept until somebody asks."""
-        for site, arrays, lane, real in _split(batch) if self.lanes == "split" else _whole(batch):
+        each = _whole(batch) if self.lanes == "batch" and batch.lanes else _split(batch)
+        for site, arrays, lane, real in each:
             worker.done += 1
             if worker.discards:
                 worker.discarded += 1
@@ -125,7 +126,7 @@ def _split(batch: Batch) -> Iterator[_One]:
 
 
 def _whole(batch: Batch) -> Iterator[_One]:
-    """Each record with all its lanes in front of every value and step."""
+    """Each record with all its lanes, of which there are some, in front of every value and step."""
     number = int(np.prod(batch.lanes))
     together = [(site, row, None) for site, row, lane in batch.order if lane < 0]
     for site, row, real in together or _side_by_side(batch.order, number):

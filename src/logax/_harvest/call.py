@@ -190,7 +190,7 @@ def _numbered(program: Any, ticket: Ticket, leaves: Sequence[Any]) -> Any:
     number = ticket.begin()
     try:
         owner = () if ticket.owner is None else (ticket.owner,)
-        result = program(np.uint32(number), *owner, *leaves)
+        result = program(_operand(number, leaves), *owner, *leaves)
     except BaseException as error:
         ticket.abandon(number)
         if isinstance(error, jax.errors.JaxRuntimeError) and "KeyboardInterrupt" in str(error):
@@ -202,6 +202,21 @@ def _numbered(program: Any, ticket: Ticket, leaves: Sequence[Any]) -> Any:
         return result.result
     ticket.started(number, result)
     return result
+
+
+def _operand(number: int, leaves: Sequence[Any]) -> Any:
+    """The number of a call as an operand of a program that takes these leaves too.
+
+    As a number of NumPy's it costs least. JAX moves that to the device by itself, which a transfer
+    guard forbids; then it is put where the leaves are.
+    """
+    if jax.config.jax_transfer_guard_host_to_device in (None, "allow"):
+        return np.uint32(number)
+    arrays = (x for x in leaves if isinstance(x, jax.Array) and x.committed)
+    place = next((x.sharding for x in arrays), None)
+    if isinstance(place, jax.sharding.NamedSharding):
+        place = jax.sharding.NamedSharding(place.mesh, jax.sharding.PartitionSpec())
+    return jax.device_put(np.uint32(number), place)
 
 
 _UPDATES_IN_PLACE = object()

@@ -218,11 +218,19 @@ def _joined(
 ) -> jax.ShapeDtypeStruct:
     where = f"{_text(one)} at {first.sites[0]} and {_text(two)} at {second.sites[0]}"
     if one.shape != two.shape:
-        raise TypeError(
-            f"{name} is logged with different shapes: {where}. Log them under different keys, or "
-            "give them one shape. Where a `vmap` inside of the harvest made them differ, harvest "
-            "inside of it: `vmap(spool(f))`."
-        )
+        if first.sites[0] == second.sites[0]:
+            advice = (
+                "One `log` gave both, because a map inside of the harvest has batches of different "
+                "sizes or its function is called with different shapes. Harvest inside of the map, "
+                "as in `lax.map(spool(f), xs, batch_size=n)`; or log what always has one shape, "
+                "such as a mean; or stream with `tap(f)`, which takes records of any shape."
+            )
+        else:
+            advice = (
+                "Log them under different keys, or give them one shape. Where a `vmap` inside of "
+                "the harvest made them differ, harvest inside of it: `vmap(spool(f))`."
+            )
+        raise TypeError(f"{name} is logged with different shapes: {where}. {advice}")
     if one.dtype == two.dtype:
         return one
     try:

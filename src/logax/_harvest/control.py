@@ -138,13 +138,19 @@ def _run_while(equation: Equation, args: Sequence[Array], frame: Frame) -> Seque
     for_cond, for_body = params["cond_nconsts"], params["body_nconsts"]
     cond_consts, body_consts = args[:for_cond], args[for_cond : for_cond + for_body]
 
-    def goes_on(child: Frame, carry: Sequence[Array]) -> tuple[Array, Array | None]:
-        """Whether there is another iteration, and where JAX batched this loop, in which lanes."""
+    def goes_on(child: Frame, carry: Sequence[Array]) -> tuple[Array, Array | None, Array | None]:
+        """Whether there is another iteration; if that is not all, whether a real one; and for whom.
+
+        The last are the lanes of a loop that JAX batched inside of the harvest.
+        """
         (again,) = walk(child, params["cond_jaxpr"], [*cond_consts, *carry])
+        alone = child.decided_alone(again)
         lanes = again if again.ndim else None
         if lanes is not None:  # it runs while any lane does
             again = jnp.any(lanes)
-        return again if child.valid is None else again & child.valid, lanes
+        if alone is None and frame.valid is None:
+            return again, None, lanes
+        return again, child.real(again if alone is None else jnp.any(alone)), lanes
 
     harvest = frame.harvest
     inside = counting.then(
@@ -154,15 +160,16 @@ def _run_while(equation: Equation, args: Sequence[Array], frame: Frame) -> Seque
     emits = harvest.streams and not waits
 
     def body(carried: Tree) -> Tree:
-        carry, states, active, lanes = carried
-        child = frame.child(states, (running_p.bind(active), frame.given), emits)
+        carry, states, active, real, lanes = carried
+        valid = running_p.bind(active if real is None else real)
+        child = frame.child(states, (valid, frame.given), emits)
         new = walk(child, params["body_jaxpr"], [*body_consts, *carry])
         if lanes is not None:
             new = [_in_lanes(lanes, n, o) for n, o in zip(new, carry, strict=True)]
         new = [advance_p.bind(active, n, o) for n, o in zip(new, carry, strict=True)]
-        active, lanes = goes_on(child, new)
+        active, real, lanes = goes_on(child, new)
         harvest.settle(child, has_room=waits)
-        return new, child.states, active, lanes
+        return new, child.states, active, real, lanes
 
     def any_goes_on(carried: Tree) -> Array:
         return any_lane_p.bind(carried[2])
@@ -172,7 +179,8 @@ def _run_while(equation: Equation, args: Sequence[Array], frame: Frame) -> Seque
 
         def goes_on_here(carried: Tree) -> Array:
             # Lanes that rest here, or in a loop around this one, need no room.
-            full = harvest.lacks_room(frame, carried[1], inside) & carried[2]
+            _, states, active, real, _ = carried
+            full = harvest.lacks_room(frame, states, inside) & (active if real is None else real)
             return any_goes_on(carried) & ~any_lane_p.bind(full)
 
         carry, states, *rest = lax.while_loop(goes_on_here, body, carried)
@@ -181,8 +189,8 @@ def _run_while(equation: Equation, args: Sequence[Array], frame: Frame) -> Seque
         return (carry, child.states, *rest)
 
     start = list(args[for_cond + for_body :])
-    active, lanes = goes_on(frame, start)
-    carried = (start, frame.threaded(inside, harvest.streams), active, lanes)
+    active, real, lanes = goes_on(frame, start)
+    carried = (start, frame.threaded(inside, harvest.streams), active, real, lanes)
     carry, states, *_ = lax.while_loop(any_goes_on, while_there_is_room if waits else body, carried)
     frame.states.update(states)
     return list(carry)
@@ -205,11 +213,13 @@ def _run_cond(equation: Equation, args: Sequence[Array], frame: Frame) -> Sequen
     """
     index, operands = args[0], args[1:]
     branches = equation.params["branches"]
+    alone = _branch_alone(equation, index, frame)
     inside = frame.taken(_census_cond(equation, frame.harvest))
     states, emits = frame.harvest.through_branches(frame, inside)
-    added = (states, frame.passed(), index if emits else None)
+    choice = index if emits and alone is None else alone
+    added = (states, frame.passed(), choice)
 
-    def unified(blocks: Collected) -> Collected:
+    def unified(blocks: Collected, taken: Array | None) -> Collected:
         result: Collected = {}
         for key, tally in inside.items():
             if key in states:
@@ -217,20 +227,22 @@ def _run_cond(equation: Equation, args: Sequence[Array], frame: Frame) -> Sequen
             block = blocks[key].block() if key in blocks else empty(frame.tallies[key])
             if tally.most is not None and not (tally.exact and tally.leaves):
                 block = padded(block, tally.most)
+                if taken is not None:
+                    block = block._replace(valid=block.valid & taken)
             result[key] = _compat.make_varying(block, tally.varying)
         return result
 
     def traced(number: int) -> tuple[Any, Tree]:
-        def part(args: Sequence[Array], states: Tree, passed: Tree, index: Array | None) -> Tree:
+        def part(args: Sequence[Array], states: Tree, passed: Tree, choice: Array | None) -> Tree:
             child = frame.child(states, passed, emits)
-            if index is not None:
-                taken = running_p.bind(index == number)
-                child.valid = taken if child.valid is None else taken & child.valid
+            taken = None if choice is None else running_p.bind(choice == number)
+            if taken is not None:
+                child.valid = child.real(taken)
             results = walk(child, branches[number], args)
             if emits:
                 frame.harvest.settle(child)
                 return results, (child.states, {})
-            return results, (child.states, unified(child.collected()))
+            return results, (child.states, unified(child.collected(), taken))
 
         closed, tree = _compat.trace(part, list(operands), *added)
         return closed, tree.children()[1]
@@ -240,6 +252,16 @@ def _run_cond(equation: Equation, args: Sequence[Array], frame: Frame) -> Sequen
     params = {**equation.params, "branches": jaxprs}
     given = [index, *consts, *operands, *jax.tree.leaves(added)]
     return take(equation, _compat.rebind(equation, given, params), parts[0][1], frame)
+
+
+def _branch_alone(equation: Equation, index: Array, frame: Frame) -> Array | None:
+    """The branch that this lane alone would take, where a library decides for all lanes at once.
+
+    Without logs there, the lane has no records. Where several branches log, it would have others
+    than can be had: then it has those of the branch that runs.
+    """
+    logging = sum(map(frame.harvest.concerns_jaxpr, equation.params["branches"]))
+    return frame.decided_alone(index) if logging == 1 else None
 
 
 RULES["scan"] = Rule(_census_scan, _run_scan)

@@ -198,6 +198,8 @@ class Frame:
       emits: Whether records may leave the program here.
       shards: How many shards there are at each level of `shard_map` around this part.
       blocks: The records so far of groups without a store here.
+      decisions: Values that a library reduced over lanes, by their ids, and what each is of this
+        lane alone (see `unvmap`).
     """
 
     harvest: Harvest
@@ -209,17 +211,36 @@ class Frame:
     emits: bool = False
     shards: tuple[int, ...] = ()
     blocks: dict[str, list[Block | Single]] = dataclasses.field(default_factory=dict)
+    decisions: dict[int, tuple[Array, Array]] = dataclasses.field(default_factory=dict)
 
     def child(self, states: dict[str, Tree], passed: Tree, emits: bool = False) -> Frame:
         """A frame for a part, given its states and what `passed` is there, with no blocks yet."""
         valid, given = passed
         return dataclasses.replace(
-            self, states=dict(states), valid=valid, given=given, emits=emits, blocks={}
+            self,
+            states=dict(states),
+            valid=valid,
+            given=given,
+            emits=emits,
+            blocks={},
+            decisions={},
         )
 
     def passed(self) -> Tree:
         """What a part of the program gets to know beside its states."""
         return self.valid, self.given
+
+    def add_decision(self, value: Array, alone: Array) -> None:
+        """Keep what a value, reduced over lanes, is of this lane alone."""
+        self.decisions[id(value)] = (value, alone)
+
+    def decided_alone(self, value: Array) -> Array | None:
+        """What a value is of this lane alone; None where it was not reduced over lanes."""
+        return self.decisions.get(id(value), (None, None))[1]
+
+    def real(self, alone: Array) -> Array:
+        """Whether what happens if `alone` holds really happens, here in this part."""
+        return alone if self.valid is None else alone & self.valid
 
     def takes(self, key: str) -> bool:
         """Whether records of this key are taken here."""

@@ -8,15 +8,16 @@ through it (see `harvest`). The walk and the rules are the same for all harvests
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import jax
-from jax.extend import core as jex
 
 from logax import _compat
 from logax._compat import Array, Equation, Jaxpr, Tree
+from logax._harvest.equations import read, variables
 from logax._harvest.harvest import Frame, Harvest, Silent, rule_for
+from logax._harvest.unvmap import Reduced, reduced_variables
 from logax._log import is_harvested, is_listening, log_p
 
 
@@ -25,30 +26,21 @@ def walk(frame: Frame, jaxpr: Jaxpr, args: Sequence[Array]) -> list[Array]:
     inner, consts = _compat.parts(jaxpr)
     env: dict[Any, Array] = dict(zip(inner.constvars, consts, strict=True))
     env.update(zip(inner.invars, args, strict=True))
-
-    def read(atom: Any) -> Array:
-        return atom.val if isinstance(atom, jex.Literal) else env[atom]
-
-    for equations, later in _stretches(inner, frame.harvest):
+    for equations, later, reduced in _stretches(inner, frame.harvest):
         equation = equations[0]
         if not frame.harvest.concerns(equation):
             _run_stretch(equations, later, env)
+            for each in reduced:
+                frame.add_decision(env[each.variable], each.alone(env))
             continue
-        values = [read(atom) for atom in equation.invars]
+        values = [read(atom, env) for atom in equation.invars]
         if equation.primitive is log_p:
             frame.harvest.on_log(equation, values, frame)
         else:
             with _compat.equation_context(equation):
                 results = rule_for(equation).run(equation, values, frame)
             env.update(zip(equation.outvars, results, strict=True))
-    return [read(atom) for atom in inner.outvars]
-
-
-def evaluated(equation: Equation, args: Sequence[Array]) -> list[Array]:
-    """Run one equation as it is, custom rules included, on other values for its operands."""
-    jaxpr, variables = _compat.single_equation(equation)
-    values = {id(v): x for v, x in zip(equation.invars, args, strict=True)}
-    return jax.core.eval_jaxpr(jaxpr, (), *[values[id(v)] for v in variables])
+    return [read(atom, env) for atom in inner.outvars]
 
 
 def traced_part(
@@ -96,25 +88,43 @@ class _Relay(Silent):
         frame.leave(args, equation.params["spec"])
 
 
-def _stretches(jaxpr: Jaxpr, harvest: Harvest) -> list[tuple[list[Equation], list[Any]]]:
-    """The equations in stretches: one that concerns the harvest alone, all others together.
+class _Stretch(NamedTuple):
+    """Equations that run together.
 
-    Beside each stretch stand the variables it defines that are read after it.
+    Attributes:
+      equations: One that concerns the harvest, or any number of others.
+      later: The variables they define that are read after them.
+      reduced: Those by which loops and branches are decided for all lanes at once.
     """
 
-    def cut() -> list[tuple[list[Equation], list[Any]]]:
+    equations: list[Equation]
+    later: list[Any]
+    reduced: list[Reduced]
+
+
+def _stretches(jaxpr: Jaxpr, harvest: Harvest) -> list[_Stretch]:
+    """The equations in stretches: one that concerns the harvest alone, all others together."""
+
+    def cut() -> list[_Stretch]:
         groups: list[list[Equation]] = []
+        # The result of a predicate, and the index of every `cond`.
+        deciding = [v for v in jaxpr.outvars if len(jaxpr.outvars) == 1 and v.aval.dtype == bool]
         for equation in jaxpr.eqns:
             alone = harvest.concerns(equation)
             if alone or not groups or harvest.concerns(groups[-1][0]):
                 groups.append([])
             groups[-1].append(equation)
+            if alone and equation.primitive.name == "cond":
+                deciding.append(equation.invars[0])
+        reduced = reduced_variables(jaxpr, deciding) if deciding else []
         result = []
-        needed = _variables(jaxpr.outvars)
+        needed = variables(jaxpr.outvars)
         for group in reversed(groups):
-            defined = [v for equation in group for v in equation.outvars if v in needed]
-            result.append((group, defined))
-            needed |= _variables(v for equation in group for v in equation.invars)
+            outvars = [v for equation in group for v in equation.outvars]
+            own = [each for each in reduced if each.variable in outvars]
+            needed |= variables(v for each in own for v in each.inputs)
+            result.append(_Stretch(group, [v for v in outvars if v in needed], own))
+            needed |= variables(v for equation in group for v in equation.invars)
         return result[::-1]
 
     return harvest.remembered("stretches", jaxpr, cut)  # type: ignore[no-any-return]
@@ -122,13 +132,8 @@ def _stretches(jaxpr: Jaxpr, harvest: Harvest) -> list[tuple[list[Equation], lis
 
 def _run_stretch(equations: list[Equation], later: list[Any], env: dict[Any, Array]) -> None:
     defined = {v for equation in equations for v in equation.outvars}
-    used = _variables(v for equation in equations for v in equation.invars)
+    used = variables(v for equation in equations for v in equation.invars)
     invars = [v for v in used if v not in defined]
     jaxpr = _compat.sub_jaxpr(equations, invars, later)
     results = jax.core.eval_jaxpr(jaxpr, (), *[env[v] for v in invars])
     env.update(zip(later, results, strict=True))
-
-
-def _variables(atoms: Iterable[Any]) -> dict[Any, None]:
-    """The variables among some atoms, each once, in order."""
-    return dict.fromkeys(atom for atom in atoms if not isinstance(atom, jex.Literal))
