@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
+import itertools
+import re
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import blackjax
@@ -310,6 +314,124 @@ def test_a_block_can_be_used_again_but_not_twice_at_once() -> None:
     assert values(got) == 2 * [1.0, 2.0, 3.0]
     with block, pytest.raises(RuntimeError, match="`live` is open already"):
         block.__enter__()
+
+
+def test_blocks_of_overlapping_tasks_get_what_runs_while_they_are_open() -> None:
+    function = jax.jit(count)
+    got: dict[str, list[Any]] = {"first": [], "second": []}
+
+    async def first(opened: asyncio.Event, second_opened: asyncio.Event) -> None:
+        with logax.live(got["first"].append, argnames="x"):
+            function(0.0)
+            opened.set()
+            await second_opened.wait()
+
+    async def second(opened: asyncio.Event, second_opened: asyncio.Event) -> None:
+        await opened.wait()
+        with logax.live(got["second"].append, argnames="x"):
+            second_opened.set()
+            await task
+            function(10.0)
+
+    async def both() -> None:
+        nonlocal task
+        events = asyncio.Event(), asyncio.Event()
+        task = asyncio.create_task(first(*events))
+        await second(*events)
+
+    task: asyncio.Task[None]
+    asyncio.run(both())
+    assert values(got["first"]) == [0.0, 1.0, 2.0]
+    assert values(got["second"]) == [10.0, 11.0, 12.0]
+    assert_free(function)
+
+
+def test_blocks_may_be_left_in_any_order() -> None:
+    function = jax.jit(count)
+    for order in itertools.permutations(range(3)):
+        got: list[list[Any]] = [[], [], []]
+        blocks = [logax.live(each.append, argnames="x") for each in got]
+        for block in blocks:
+            block.__enter__()
+        wanted: list[list[float]] = [[], [], []]
+        for turn, index in enumerate(order):
+            function(float(turn))
+            logax.flush()
+            for open_one in order[turn:]:
+                wanted[open_one] += [turn, turn + 1.0, turn + 2.0]
+            blocks[index].__exit__(None, None, None)
+        assert [values(each) for each in got] == wanted
+        assert_free(function)
+
+
+def test_a_block_that_a_generator_keeps_open_does_not_outlive_it() -> None:
+    def streamed(records: list[Any]) -> Iterator[None]:
+        with logax.live(records.append, argnames="x"):
+            yield
+
+    function = jax.jit(count)
+    inside: list[Any] = []
+    outside: list[Any] = []
+    generator = streamed(inside)
+    with logax.live(outside.append, argnames="x"):
+        next(generator)
+    function(1.0)
+    generator.close()
+    assert (values(inside), values(outside)) == ([1.0, 2.0, 3.0], [])
+    assert_free(function)
+
+
+def test_a_block_that_is_left_open_by_a_harvested_function_does_not_outlive_its_trace() -> None:
+    blocks: list[Any] = []
+    seen: list[Any] = []
+
+    def function(x: Any) -> Any:
+        blocks.append(logax.live(seen.append).__enter__())
+        return count(x)
+
+    with logax.live(seen.append, argnames="x"):
+        assert logax.spool(function)(1.0)[1] == {}
+        logax.flush()
+        seen.clear()
+        assert [float(x) for x in logax.spool(count)(1.0)[1]["x"]] == [1.0, 2.0, 3.0]
+        blocks[0].__exit__(None, None, None)
+        jax.jit(count)(5.0)
+    assert values(seen) == [5.0, 6.0, 7.0]
+    assert_free(jax.jit(count))
+
+
+def test_a_block_is_left_in_the_thread_that_opened_it() -> None:
+    block = logax.live(print)
+    message = (
+        r"This `live` was opened in the thread 'MainThread' and is left in 'other', where it binds "
+        r"no logs\. Leave it in the thread that opened it\."
+    )
+    errors: list[BaseException] = []
+
+    def leave() -> None:
+        try:
+            block.__exit__(None, None, None)
+        except RuntimeError as error:
+            errors.append(error)
+
+    with block:
+        thread = threading.Thread(target=leave, name="other")
+        thread.start()
+        thread.join()
+    assert re.fullmatch(message, str(errors[0]))
+    assert_free(jax.jit(count))
+
+    opening = threading.Thread(target=block.__enter__)
+    opening.start()
+    opening.join()
+    block.__exit__(None, None, None)  # nothing is bound by a thread that has ended
+    assert_free(jax.jit(count))
+
+
+def assert_free(function: Any) -> None:
+    """Raise unless a log in this thread is nothing."""
+    assert "callback" not in function.lower(1.0).as_text()
+    assert "callback" not in str(jax.make_jaxpr(count)(1.0))
 
 
 def test_what_cannot_be_called_is_refused() -> None:

@@ -265,6 +265,14 @@ def make_varying(tree: Tree, axes: frozenset[str]) -> Tree:
     return jax.tree.map(vary, tree) if axes else tree
 
 
+def may_transfer_implicitly() -> bool:
+    """Whether no transfer guard forbids to hand NumPy arrays to a program.
+
+    Settings are attributes of `jax.config`, of which its type says nothing.
+    """
+    return jax.config.jax_transfer_guard_host_to_device in (None, "allow")
+
+
 def effects_of_this_thread() -> Callable[[], None]:
     """What waits, on any thread, for the programs with effects that this thread has started.
 

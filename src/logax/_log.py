@@ -116,7 +116,7 @@ def listening(ledger: set[tuple[str, str]] | None = None) -> Iterator[None]:
     before = getattr(_ledgers, "current", None)
     _ledgers.current = ledger
     try:
-        with _binding(_bind_for_harvest):
+        with _bound_by(_bind_for_harvest):
             yield
     finally:
         _ledgers.current = before
@@ -124,16 +124,76 @@ def listening(ledger: set[tuple[str, str]] | None = None) -> Iterator[None]:
 
 def silence() -> contextlib.AbstractContextManager[None]:
     """Trace with every `log` doing nothing."""
-    return _binding(None)  # type: ignore[no-any-return]
+    return _bound_by(None)
 
 
-def bound_by(bind: Callable[..., Any]) -> contextlib.AbstractContextManager[None]:
-    """Trace with every `log` bound by this function, which must be the same each time.
+Bind = Callable[..., Any]
 
-    It gets the operands, their `spec`, and `due`: None, or whether the log counts where it stands
-    in a `cond` that `vmap` may turn into both of its branches.
+
+class _Bindings(threading.local):
+    """What binds the logs of this thread: the last of its layers, or nothing.
+
+    The context follows from the layers and from no value that was saved on entry, so those of
+    blocks may end in any order. A harvest ends its own and all that began inside it.
     """
-    return _binding(bind)  # type: ignore[no-any-return]
+
+    def __init__(self) -> None:
+        self.layers: list[_Layer] = []
+        self._context: Any = None
+
+    def update(self) -> None:
+        """Set the context that JAX's caches see to the last layer."""
+        bind = self.layers[-1].bind if self.layers else None
+        if bind is _binding.value:
+            return
+        if self._context is not None:
+            self._context.__exit__(None, None, None)
+            self._context = None
+        if bind is not None:
+            self._context = _binding(bind)
+            self._context.__enter__()
+
+
+@dataclasses.dataclass(eq=False)
+class _Layer:
+    bind: Bind | None
+    blocks: int = 0
+
+
+@contextlib.contextmanager
+def _bound_by(bind: Bind | None) -> Iterator[None]:
+    layers = _bindings.layers
+    depth = len(layers)
+    layers.append(_Layer(bind))
+    _bindings.update()
+    try:
+        yield
+    finally:
+        del layers[depth:]
+        _bindings.update()
+
+
+def begin_block(bind: Bind) -> Callable[[], None]:
+    """Bind every `log` of this thread by a function, until the returned function is called.
+
+    Blocks overlap in any order. The function must be the same each time. It gets the operands,
+    their `spec`, and `due`: None, or whether the log counts where it stands in a `cond` that `vmap`
+    may turn into both of its branches.
+    """
+    layers = _bindings.layers
+    if not layers or layers[-1].bind is not bind:
+        layers.append(_Layer(bind))
+    layer = layers[-1]
+    layer.blocks += 1
+    _bindings.update()
+
+    def end() -> None:
+        layer.blocks -= 1
+        if not layer.blocks and layer in layers:
+            layers.remove(layer)
+            _bindings.update()
+
+    return end
 
 
 def is_listening() -> bool:
@@ -170,7 +230,7 @@ def _bind(data: Data, steps: dict[str, Array], options: _Options, due: Array | N
     tags = tuple(sorted(set(options.tags)))
     spec = LogSpec(entries, tuple(steps), tags, options.explicit, site)
     ledger = getattr(_ledgers, "current", None)
-    if ledger is not None:
+    if ledger is not None and is_harvested():
         ledger.update((entry.key, site) for entry in entries)
     _binding.value(*operands, *steps.values(), spec=spec, due=due)
 
@@ -218,6 +278,7 @@ def _transpose(cotangents: Any, *args: Any, spec: LogSpec) -> list[None]:
 # What a `log` is bound by: nothing, a harvest, or whatever streams with nothing wrapped. It is part
 # of the key of JAX's caches, so it must be one of a few constants.
 _binding = jax.make_user_context(None)
+_bindings = _Bindings()
 _ledgers = threading.local()
 EFFECTS = jax.make_jaxpr(lambda: jax.debug.callback(lambda: None))().effects
 

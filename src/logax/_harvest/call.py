@@ -210,7 +210,7 @@ def _operand(number: int, leaves: Sequence[Any]) -> Any:
     As a number of NumPy's it costs least. JAX moves that to the device by itself, which a transfer
     guard forbids; then it is put where the leaves are.
     """
-    if jax.config.jax_transfer_guard_host_to_device in (None, "allow"):
+    if _compat.may_transfer_implicitly():
         return np.uint32(number)
     arrays = (x for x in leaves if isinstance(x, jax.Array) and x.committed)
     place = next((x.sharding for x in arrays), None)

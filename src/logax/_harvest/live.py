@@ -25,7 +25,7 @@ from logax._entries import LogSpec
 from logax._errors import add_note
 from logax._harvest.choice import Choice, Names
 from logax._harvest.findings import Findings
-from logax._log import bound_by
+from logax._log import begin_block
 
 
 class StreamedLive(Protocol):
@@ -40,10 +40,12 @@ class live:  # noqa: N801 - used like a function
 
     Works for functions that are jitted already, for the steps of flax nnx and equinox, and for
     drivers of libraries. Leaving the block waits for all records of programs that were started in
-    it, unless it is an interrupt that leaves it. The block is the thread's that opened it. The
-    programs are those of JAX as they are: a part that runs twice, as in `checkpoint` under
-    `grad`, says so twice, and a `cond` whose predicate is batched shows both branches. Where that
-    matters, or where records should wait in a buffer, wrap the function with `tap`.
+    it, unless an interrupt leaves it. The block belongs to the thread that opened it, which must
+    close it. Blocks may overlap in any order, as those of asyncio tasks and generators do: each
+    gets every record of the thread while it is open. The programs are those of JAX as they are: a
+    part that runs twice, as in `checkpoint` under `grad`, logs twice, and a `cond` whose predicate
+    is batched shows both branches. Where that matters, or where records should wait in a buffer,
+    wrap the function with `tap`.
 
     Args:
       *callbacks: Each gets one `record` at a time. Without any, records are printed. A logger of
@@ -54,6 +56,7 @@ class live:  # noqa: N801 - used like a function
     Raises:
       TypeError: A callback cannot be called.
       DeliveryError: On leaving the block: a callback raised.
+      RuntimeError: The block is left in another thread, opened twice, or left without being open.
     """
 
     def __init__(
@@ -72,11 +75,12 @@ class live:  # noqa: N801 - used like a function
         self._routes: list[Takes] = []
         self._choice = Choice.of(argnames, tags)
         self._found = Findings()
-        self._context: Any = None
+        self._unbind: Callable[[], None] | None = None
+        self._thread = threading.current_thread()
         self._runs = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
-        if self._context is not None:
+        if self._unbind is not None:
             raise RuntimeError("This `live` is open already. Make another one.")
         with contextlib.ExitStack() as runs:
             self._routes = [
@@ -88,8 +92,8 @@ class live:  # noqa: N801 - used like a function
             self._runs = runs.pop_all()
         with _lock:
             _open.append(self)
-        self._context = bound_by(_bind)
-        self._context.__enter__()
+        self._thread = threading.current_thread()
+        self._unbind = begin_block(_bind)
         return self
 
     def __exit__(
@@ -98,22 +102,28 @@ class live:  # noqa: N801 - used like a function
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if self._context is None:
+        if self._unbind is None:
             raise RuntimeError("This `live` is not open. Write `with logax.live(...):`.")
-        self._context.__exit__(kind, error, traceback)
-        self._context = None
+        if threading.current_thread() is not self._thread and self._thread.is_alive():
+            raise RuntimeError(
+                f"This `live` was opened in the thread {self._thread.name!r} and is left in "
+                f"{threading.current_thread().name!r}, where it binds no logs. Leave it in the "
+                "thread that opened it."
+            )
+        self._unbind()
+        self._unbind = None
         try:
-            if error is None:
+            if error is None or isinstance(error, GeneratorExit):
                 flush()
                 self._found.warn_if_any(self._choice)
-            elif isinstance(error, Exception):
+            elif not isinstance(error, (KeyboardInterrupt, SystemExit)):
                 self._flush_after(error)
         finally:
             with _lock:
                 _open.remove(self)
             self._runs.__exit__(kind, error, traceback)
 
-    def _flush_after(self, error: Exception) -> None:
+    def _flush_after(self, error: BaseException) -> None:
         """Deliver all, and leave it to the error that ended the block to be raised."""
         try:
             flush()
