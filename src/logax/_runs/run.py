@@ -44,12 +44,12 @@ class Run(Mapping[str, Any]):
         return name_of(self._parts)
 
     @property
-    def info(self) -> dict[str, Any]:
-        """What was given when it began, and whenever it was resumed; the later counts."""
+    def config(self) -> dict[str, Any]:
+        """The config that it was given when it began and when it was resumed; the later counts."""
         found: dict[str, Any] = {}
         for part in self._parts:
             with self._runs.source(part).look() as look:
-                found |= look.text(part.info)
+                found |= look.text(part.config)
         return found
 
     @property
@@ -89,8 +89,8 @@ class Run(Mapping[str, Any]):
     @property
     def group(self) -> str | None:
         """What it has in common with other runs, if they were to be grouped."""
-        group: str | None = self._parts[-1].content["group"]
-        return group
+        groups = [part.content["group"] for part in self._parts]
+        return next((group for group in reversed(groups) if group is not None), None)
 
     @property
     def lane(self) -> tuple[int, ...]:

@@ -124,8 +124,8 @@ class Runs(Mapping[str, Run]):
     def to_pandas(self, key: str | None = None) -> Any:
         """A `pandas.DataFrame` of one key or of all, of all runs: one below the other.
 
-        The columns are `run`, with the ids; `name`; `info/rate` for what was given as `rate`, and
-        `info/model/layers` for what was nested; then those of `run.to_pandas()`. Of what was given
+        The columns are `run`, with the ids; `name`; `config/rate` for the `rate` of the config, and
+        `config/model/layers` for what was nested; then those of `run.to_pandas()`. Of the config
         only numbers, truth values and texts are columns. Where a run lacks something it is missing,
         and integers stay integers. Runs without records have no rows. A column of which a key that
         was logged has the name gets an underscore behind it.

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from logax.loggers._shell.logger import Logger
-from logax.loggers.sink import Portion, RunInfo, RunRecord, Sink, flat
+from logax.loggers.sink import KnownRuns, Portion, RunInfo, RunRecord, Sink, flat
 
 
 class MemoryRun:
@@ -78,6 +78,9 @@ class _Memory(Sink):
     def close(self, runs: Sequence[RunInfo], status: str) -> None:
         for run in runs:
             self.runs[run].status = status
+
+    def known_runs(self) -> KnownRuns:
+        return KnownRuns("memory", {run.id: run.name for run in self.runs})
 
 
 def x_of(steps: Mapping[str, Any], count: int) -> Any:
