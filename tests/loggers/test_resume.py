@@ -138,10 +138,10 @@ def test_nested_maps_and_renamed_groups_go_on(tmp_path):
 
 def test_an_aggregate_goes_on_beside_its_lanes(tmp_path):
     split, whole = SaveLogger(tmp_path / "split"), SaveLogger(tmp_path / "all", lanes="aggregate")
-    logger = MultiLogger(split, ConsoleLogger(file=io.StringIO()), whole)
+    logger = MultiLogger(whole, ConsoleLogger(file=io.StringIO()), split)
     sweep = write(logger, 2, 0.0, name="s")
     write(logger, 2, 10.0, resume="s")
-    write(logger, 2, 20.0, resume=sweep.id)
+    write(logger, 2, 20.0, resume=["s-0", "s-1"])
     with pytest.raises(
         ValueError, match=r"cannot resume single lanes: `SaveLogger` has one run fo"
     ):
@@ -188,6 +188,20 @@ def test_a_destination_that_cannot_list_runs_is_given_what_another_finds(tmp_pat
     ):
         alone.init(jax.random.key(0), resume="last")
     alone.close()
+
+
+def test_no_lanes_resume_no_runs(logger):
+    write(logger, 2, 0.0, name="s")
+    states = jax.vmap(lambda key: logger.init(key, resume="s"))(keys(2)[:0])
+    assert states.id == []
+
+
+def test_a_lane_that_has_another_name_now_is_still_one_of_its_sweep(tmp_path, logger):
+    write(logger, 2, 0.0, name="s")
+    with logger.run(resume="s-1", name="best"):
+        pass
+    write(logger, 2, 1.0, resume="s")
+    assert found(tmp_path) == {"s-0": [0.0, 1.0], "best": [1.0, 2.0]}
 
 
 # What cannot be.

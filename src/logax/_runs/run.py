@@ -114,9 +114,7 @@ class Run(Mapping[str, Any]):
 
     @property
     def _opened(self) -> Sequence[Part]:
-        """Without those of processes that were forked and only wrote to it."""
-        parts = self._parts
-        return [part for part in parts if not part.guest] or parts
+        return opened_parts(self._parts)
 
     # Its records.
 
@@ -231,6 +229,11 @@ class Run(Mapping[str, Any]):
 
     def __repr__(self) -> str:
         return tables.of_run(self, [key for key, _ in self._layouts().values()])
+
+
+def opened_parts(parts: Sequence[Part]) -> Sequence[Part]:
+    """The parts of a run without those of processes that were forked and only wrote to it."""
+    return [part for part in parts if not part.guest] or parts
 
 
 def name_of(parts: Sequence[Part]) -> str:

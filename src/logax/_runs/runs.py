@@ -17,7 +17,7 @@ from logax._runs.errors import RunsError
 from logax._runs.frames import table_of
 from logax._runs.logs import cell_of, changed
 from logax._runs.pieces import Cell, Piece, pieces_of
-from logax._runs.run import Run, name_of
+from logax._runs.run import Run, name_of, opened_parts, status_of
 from logax._runs.search import one_run
 from logax._runs.source import Member, Part, Source
 
@@ -154,6 +154,13 @@ class Runs(Mapping[str, Run]):
     def names(self) -> dict[str, str]:
         """By id the name of each run."""
         return {identity: name_of(parts) for identity, parts in self._parts().items()}
+
+    def statuses(self) -> dict[str, str]:
+        """By id the status of each run."""
+        return {
+            identity: status_of(opened_parts(parts)[-1], self)
+            for identity, parts in self._parts().items()
+        }
 
     def source(self, part: Part) -> Source:
         """The file of a part."""

@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 
 from logax._files import writable_folder
-from logax._runs.run import Run
+from logax._runs.format import RUNNING
 from logax._runs.runs import Runs
 from logax._runs.writer import Writer
 from logax.loggers._shell.logger import Logger
@@ -72,4 +72,5 @@ class SaveSink(Sink):
     def known_runs(self) -> KnownRuns:
         """All runs of the folder."""
         runs = Runs(self.path)
-        return KnownRuns(self.path, runs.names(), lambda run: Run(runs, run).status == "running")
+        running = {run for run, status in runs.statuses().items() if status == RUNNING}
+        return KnownRuns(self.path, runs.names(), running)

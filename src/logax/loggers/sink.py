@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -74,12 +74,12 @@ class KnownRuns(NamedTuple):
       where: The place that holds them, for errors: a path, or "the project 'seeds'".
       names: The name of each run by its id, the oldest first; the id of one that has no name. None
         if the destination cannot list its runs: then it takes any id.
-      is_running: Whether a process still writes a run, given its id.
+      running: The ids of those that some process still writes, as far as that can be known.
     """
 
     where: str
     names: Mapping[str, str] | None
-    is_running: Callable[[str], bool] = lambda run: False
+    running: Collection[str] = ()
 
 
 class Stream(NamedTuple):

@@ -416,9 +416,9 @@ class Logger:
         return RunLoop(self, view, schedule, run)
 
     @contextlib.contextmanager
-    def streamed_live(self) -> Iterator[Any]:
+    def streamed_live(self, name: str | None = None) -> Iterator[Any]:
         """Where `logax.live(logger)` sends what runs in its block: a run of its own."""
-        with self.run() as state:
+        with self.run(name) as state:
             yield LiveRoute(self._inbox, state.number)
 
     def _number(self, state: Any, several: bool = False) -> Any:

@@ -75,8 +75,9 @@ def find_runs(
             f"{int(np.prod(lanes))} lanes. Write "
             "`jax.vmap(lambda key: logger.init(key, resume=names))(keys)` with as many keys."
         )
-    listing = [(branch, runs) for branch, runs in known if runs.names is not None]
-    branch, runs = (listing or known)[0]
+    if 0 in lanes:
+        return ResumedRuns((), None)
+    branch, runs = min(known, key=_order)
     search = _Search(what, branch, runs, [lane_suffix(i) for i in np.ndindex(*lanes)])
     found = search.lanes(wanted) if lanes else search.single(wanted)
     _check_distinct(what, found.ids)
@@ -88,6 +89,12 @@ def find_runs(
     for branch, runs in known:
         _check_there(what, branch, runs, found)
     return found
+
+
+def _order(known: tuple[Branch, KnownRuns]) -> tuple[bool, bool]:
+    """Which destination knows best: one that lists runs, and has one for each lane."""
+    branch, runs = known
+    return runs.names is None, branch.lanes == "aggregate"
 
 
 class _Search:
@@ -150,9 +157,10 @@ def _sweeps(names: Mapping[str, str]) -> tuple[dict[str, str], dict[str, list[st
         sweep, lane = id_parts(own)
         if lane:
             end = lane_suffix(lane)
-            sweeps[sweep] = sweep if name == own else name.removesuffix(end)
             members.setdefault(sweep, []).append(end)
-    return sweeps, members
+            if name != own and name.endswith(end):  # unless this lane was given another one later
+                sweeps.setdefault(sweep, name.removesuffix(end))
+    return {sweep: sweeps.get(sweep, sweep) for sweep in members}, members
 
 
 def _check_distinct(what: str, ids: Sequence[str]) -> None:
@@ -178,7 +186,7 @@ def _check_there(what: str, branch: Branch, runs: KnownRuns, found: ResumedRuns)
                 f"`{what}` cannot resume the run {own}, which is not in {runs.where}. All "
                 "destinations of a logger that keep runs must have it."
             )
-        if runs.is_running(own):
+        if own in runs.running:
             raise ValueError(
                 f"`{what}` cannot resume the run {own}, which a process still writes. Let it "
                 "finish first; records of two writers have no order."
