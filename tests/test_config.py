@@ -160,9 +160,9 @@ def test_traced_values_of_any_config_are_kept_for_each_lane(tmp_path: Path) -> N
     begin(jax.random.split(jax.random.key(0), 2), jnp.array([[1, 2], [3, 4]]))
     logax.flush()
     for run, width in zip(logger.runs, ([1, 2], [3, 4]), strict=True):
-        (net,) = run.info.config["nets"]
+        (net,) = run.config["nets"]
         assert net.pop("width").tolist() == width
-        assert run.info.config == {
+        assert run.config == {
             "path": str(tmp_path),
             "size": 8,
             "nets": [{"activation": "RELU"}],
@@ -176,7 +176,7 @@ def test_init_can_be_mapped_over_keys_and_configs() -> None:
     jax.vmap(lambda rate: logger.init(keys[0], config={"rate": rate}))(jnp.arange(2.0))
     jax.vmap(lambda key: logger.init(key, config={}))(keys)
     logax.flush()
-    configs = [run.info.config for run in logger.runs]
+    configs = [run.config for run in logger.runs]
     assert configs == [{"rate": 0.0}, {"rate": 1.0}] * 2 + [{}] * 2
 
 

@@ -9,7 +9,7 @@ from logax.testing import Seen
 def read_memory(logger):
     """The runs of a `MemoryLogger`."""
     return {
-        run.name: Seen(_columns(run.records), run.status, run.info.config, run.info.group)
+        run.name: Seen(_columns(run.records), run.status, run.config, run.info.group)
         for run in logger.runs
     }
 

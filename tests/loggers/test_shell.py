@@ -96,7 +96,7 @@ def test_every_lane_has_a_run_with_what_it_was_given():
     assert out.tolist() == [8.0, 16.0, 32.0]
     assert [run.name for run in logger.runs] == ["seed-0", "seed-1", "seed-2"]
     assert [run.info.lane for run in logger.runs] == [(0,), (1,), (2,)]
-    assert [run.info.config for run in logger.runs] == [
+    assert [run.config for run in logger.runs] == [
         {"rate": rate, "net": {"width": 8, "kind": "mlp"}} for rate in (1.0, 2.0, 4.0)
     ]
     assert [run.info.machine["key"] for run in logger.runs] == jax.random.key_data(keys(3)).tolist()
@@ -293,7 +293,7 @@ def test_an_aggregate_is_one_run_with_mean_least_and_greatest():
     logax.flush()
     (run,) = logger.runs
     assert (run.name, run.info.lanes) == ("all", 3)
-    assert run.info.config["x"].tolist() == [1.0, 2.0, 6.0]
+    assert run.config["x"].tolist() == [1.0, 2.0, 6.0]
     assert values(run, "loss/mean") == [6.0, 12.0, 24.0]
     assert values(run, "loss/min") == [2.0, 4.0, 8.0]
     assert values(run, "loss/max") == [12.0, 24.0, 48.0]
@@ -569,7 +569,7 @@ def test_a_gradient_through_the_beginning_of_a_run_is_that_of_the_function():
     assert float(jax.grad(train)(1.0)) == 8.0
     logax.flush()
     (run,) = logger.runs
-    assert (run.status, run.info.config["rate"], values(run)) == ("finished", 1.0, [2.0, 4.0, 8.0])
+    assert (run.status, run.config["rate"], values(run)) == ("finished", 1.0, [2.0, 4.0, 8.0])
 
 
 def test_what_logs_nothing_leaves_nothing():

@@ -30,6 +30,11 @@ class MemoryRun:
         return self.info.name
 
     @property
+    def config(self) -> Mapping[str, Any]:
+        """The config that it was given."""
+        return self.info.config
+
+    @property
     def columns(self) -> dict[str, list[tuple[Any, Any]]]:
         """By the flat name of each array its records: x and value of each."""
         columns: dict[str, list[tuple[Any, Any]]] = {}

@@ -235,5 +235,5 @@ class Sink:
         """There will be nothing more: let go of files and connections."""
 
     def known_runs(self) -> KnownRuns | None:
-        """The runs that `resume` can mean; None where this destination keeps none to go on with."""
+        """Return the runs that can be resumed; None if this destination keeps none."""
         return None

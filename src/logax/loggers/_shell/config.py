@@ -1,4 +1,4 @@
-"""What is given to `init` besides the key: a name, and a config that programs may compute."""
+"""The arguments of `init`: the key, the name, and a config that programs may compute."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ class TracedConfig:
         return config
 
 
-def checked_name(what: str, name: Any) -> str | None:
-    """The name of a run, if it has one.
+def validate_name(what: str, name: Any) -> str | None:
+    """Return the name of a run, or None.
 
     Raises:
-      TypeError: It is not a string.
+      TypeError: `name` is not a string.
     """
     if name is None or isinstance(name, str):
         return name

@@ -29,10 +29,10 @@ from logax._log import LOG_OPTIONS
 from logax._logdict import logdict
 from logax._schedule import Schedule
 from logax.loggers._shell.branch import Branch
-from logax.loggers._shell.config import TracedConfig, checked_name, key_bits
+from logax.loggers._shell.config import TracedConfig, key_bits, validate_name
 from logax.loggers._shell.inbox import Inbox
 from logax.loggers._shell.register import LANES, LiveRun, Register, ResumedRuns, Seeds
-from logax.loggers._shell.resume import checked_resume, find_runs
+from logax.loggers._shell.resume import find_runs, validate_resume
 from logax.loggers._shell.state import Owner, RunState
 from logax.loggers._shell.tickets import LiveRoute, LiveTarget, LogdictRoute, RunTicket
 from logax.loggers._shell.values import log_columns, log_values
@@ -122,7 +122,7 @@ class Logger:
         self._check_open()
         what = f"{self._name}.init"
         bits, given = key_bits(what, key), TracedConfig(what, config)
-        name, resume = checked_name(what, name), checked_resume(what, resume)
+        name, resume = validate_name(what, name), validate_resume(what, resume)
         shard = shard_here()
         on_shard = [] if shard is None else [shard]
         if on_shard and resume is not None:
@@ -214,7 +214,7 @@ class Logger:
         """
         self._check_open()
         what = f"{self._name}.run"
-        name, resumed = checked_name(what, name), checked_resume(what, resume)
+        name, resumed = validate_name(what, name), validate_resume(what, resume)
         bits = None if key is None else np.asarray(key_bits(what, key))[None]
         return self._block(name, TracedConfig(what, config), bits, resumed)
 
@@ -241,9 +241,9 @@ class Logger:
         return find_runs(what, resume, lanes, self._branches, self._open_ones)
 
     def _open_ones(self, runs: ResumedRuns) -> list[str]:
-        """The ids of those that are open in this logger."""
+        """Return the ids of the runs that are open in this logger."""
         found: dict[str, None] = {}
-        for lanes in {"split", *(branch.lanes for branch in self._branches)}:
+        for lanes in sorted({"split", *(branch.lanes for branch in self._branches)}):
             still_open = {run.info(lanes).id for run in self._register}
             found |= dict.fromkeys(run for run in runs.in_branch(lanes) if run in still_open)
         return list(found)
@@ -355,8 +355,8 @@ class Logger:
         """
         number = self._number(state)
         self._inbox.check()
-        site = caller()
-        as_text("prefix", prefix, f"`{self._name}.log` at {site}")
+        if prefix != "":
+            as_text("prefix", prefix, f"`{self._name}.log` at {caller()}")
         if isinstance(data, logdict):
             if steps:
                 raise TypeError(
@@ -365,6 +365,7 @@ class Logger:
                 )
             log_columns(self._inbox, self._name, number, data.prefix(prefix) if prefix else data)
             return
+        site = caller()
         if steps.keys() != _USUAL_STEPS:
             self._check_steps(steps, site)
         log_values(self._inbox, number, data, prefix, steps, site)

@@ -28,19 +28,19 @@ LANES = ("split", "aggregate", "group")
 
 
 class ResumedRuns(NamedTuple):
-    """Runs that go on.
+    """Earlier runs that are resumed.
 
     Attributes:
       ids: Id of each lane's run.
-      sweep: Id that all of them have in common, if they are all lanes of one sweep, in their order;
-        of a run without lanes, its own id.
+      sweep: Id that all of them share, if they are all lanes of one sweep, in their order; the id
+        of a run without lanes; else None.
     """
 
     ids: tuple[str, ...]
     sweep: str | None
 
     def in_branch(self, lanes: str) -> tuple[str, ...]:
-        """The ids under which a destination has them, given what becomes of lanes there."""
+        """Return the ids of the runs in a destination with this setting of `lanes`."""
         if lanes != "aggregate":
             return self.ids
         return () if self.sweep is None else (self.sweep,)
@@ -120,7 +120,7 @@ class Seeds:
 
     @property
     def _group(self) -> str | None:
-        """What its runs have in common; runs that go on stay in their group."""
+        """Name of the group of its runs; None for resumed runs, which stay in their group."""
         return self._name if self._resumes else self._name or self.id
 
 
@@ -212,12 +212,12 @@ class Register:
 
 
 def lane_suffix(lane: Sequence[int]) -> str:
-    """What the id and the name of a lane's run end with."""
+    """Return the suffix of the id and the name of a lane's run."""
     return "".join(f"-{i}" for i in lane)
 
 
 def id_parts(identity: str) -> tuple[str, tuple[int, ...]]:
-    """The id that a run has in common with the other lanes of its `init`, and its lane."""
+    """Split the id of a run into the id that all lanes of its `init` share, and its lane."""
     match = _ID.fullmatch(identity)
     if match is None:
         return identity, ()

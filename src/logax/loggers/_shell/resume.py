@@ -1,12 +1,13 @@
-"""Which runs `resume` means: looked up in the destinations of a logger, lane by lane.
+"""Resolve `resume`: look runs up in the destinations of a logger, lane by lane.
 
-Outside of `vmap` there is one run, which an id, the beginning of one, a name or "last" means. Under
-`vmap` there is one for each lane. A sequence names each of them; one string means a whole sweep,
-that is all runs of one `init`: its id, the beginning of that, its name, or "last" for the newest.
-Lane 3 then goes on with lane 3 of the sweep.
+Outside of `vmap` an id, the beginning of one, a name or "last" selects one run. Under `vmap` each
+lane resumes a run. A sequence names them one by one. A single string selects a whole sweep, that is
+all runs of one `init`, by the id that they have in common, the beginning of it, their name, or
+"last" for the newest sweep; lane 3 then resumes lane 3 of the sweep.
 
-A destination that lists its runs decides what is meant, and all others must have the same runs. One
-that cannot list them is given ids. One that keeps no runs has no say.
+The lookup uses a destination that lists its runs; all other destinations that list runs must have
+the same ones. A destination that cannot list its runs gets the ids. A destination that keeps no
+runs takes no part.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from logax.loggers._shell.register import ResumedRuns, id_parts, lane_suffix
 from logax.loggers.sink import KnownRuns
 
 
-def checked_resume(what: str, resume: Any) -> str | tuple[str, ...] | None:
-    """What was given as `resume`: a text, or one for each lane.
+def validate_resume(what: str, resume: Any) -> str | tuple[str, ...] | None:
+    """Return `resume` as a string, or as a tuple with one for each lane.
 
     Raises:
       TypeError: It is neither.
@@ -48,11 +49,11 @@ def find_runs(
     branches: Sequence[Branch],
     still_open: Callable[[ResumedRuns], Sequence[str]],
 ) -> ResumedRuns:
-    """The runs that are to go on, one for each lane.
+    """Find the runs to resume, one for each lane.
 
     Args:
       what: Method that was called, for errors.
-      wanted: A text, or one for each lane.
+      wanted: A string, or one for each lane.
       lanes: Number of lanes at each level of `vmap`.
       branches: The destinations of the logger.
       still_open: Gives the ids of those runs that are open in the logger.
@@ -77,7 +78,7 @@ def find_runs(
         )
     if 0 in lanes:
         return ResumedRuns((), None)
-    branch, runs = min(known, key=_order)
+    branch, runs = min(known, key=_preference)
     search = _Search(what, branch, runs, [lane_suffix(i) for i in np.ndindex(*lanes)])
     found = search.lanes(wanted) if lanes else search.single(wanted)
     _check_distinct(what, found.ids)
@@ -91,25 +92,25 @@ def find_runs(
     return found
 
 
-def _order(known: tuple[Branch, KnownRuns]) -> tuple[bool, bool]:
-    """Which destination knows best: one that lists runs, and has one for each lane."""
+def _preference(known: tuple[Branch, KnownRuns]) -> tuple[bool, bool]:
+    """Sort key: destinations that list runs first, of these the ones with a run for each lane."""
     branch, runs = known
     return runs.names is None, branch.lanes == "aggregate"
 
 
 class _Search:
-    """Looks runs up in one destination."""
+    """Look runs up in one destination."""
 
     def __init__(self, what: str, branch: Branch, runs: KnownRuns, ends: Sequence[str]) -> None:
         self._what, self._branch, self._runs, self._ends = what, branch, runs, ends
 
     def single(self, wanted: str | Sequence[str]) -> ResumedRuns:
-        """A run without lanes."""
+        """Find a run without lanes."""
         own = self._one(wanted if isinstance(wanted, str) else wanted[0], self._runs.names)
         return ResumedRuns((own,), own)
 
     def lanes(self, wanted: str | Sequence[str]) -> ResumedRuns:
-        """A run for each lane."""
+        """Find a run for each lane."""
         if isinstance(wanted, str):
             sweep = self._sweep(wanted)
             return ResumedRuns(tuple(f"{sweep}{end}" for end in self._ends), sweep)
@@ -150,7 +151,7 @@ class _Search:
 
 
 def _sweeps(names: Mapping[str, str]) -> tuple[dict[str, str], dict[str, list[str]]]:
-    """The names of sweeps, and the ends of the ids of their runs, both by the id of the sweep."""
+    """Return the name of each sweep, and the lane suffixes of its runs, both by sweep id."""
     sweeps: dict[str, str] = {}
     members: dict[str, list[str]] = {}
     for own, name in names.items():
@@ -173,7 +174,7 @@ def _check_distinct(what: str, ids: Sequence[str]) -> None:
 
 
 def _check_there(what: str, branch: Branch, runs: KnownRuns, found: ResumedRuns) -> None:
-    """Raise where a destination lacks one of the runs, or one is still being written."""
+    """Raise if a destination lacks one of the runs, or if one is still being written."""
     if branch.lanes == "aggregate" and found.sweep is None:
         raise ValueError(
             f"`{what}` cannot resume single lanes: `{branch.name}` has one run for all lanes of a "
