@@ -313,9 +313,9 @@ def test_a_program_that_resumes_an_open_run_has_a_new_one_and_says_so():
     with pytest.raises(logax.DeliveryError) as caught:
         logax.flush()
     assert str(caught.value) == (
-        f"`MemoryLogger.init` was to resume the run {one.id} while it is open: a compiled function "
-        "was called again before the run was finished. What this call logs is in a new run, "
-        f"{two.id}. Call `logger.finish(state)` and `logax.flush()` between the calls."
+        f"`MemoryLogger.init` was to resume the run {one.id} while it is open: a program came "
+        "there again before the run was finished. What it logs from then on is in new runs, the "
+        f"first of them {two.id}. Call `logger.finish(state)` and `logax.flush()` in between."
     )
     assert [run.info.id for run in logger.runs] == [one.id, one.id, two.id]
     assert [len(run.records) for run in logger.runs] == [0, 1, 1]

@@ -179,9 +179,9 @@ class Inbox:
     def could_not_resume(self, what: str, runs: Sequence[str], instead: str) -> None:
         """Report that a program was to resume runs that are still open, on any thread."""
         told = (
-            f"`{what}` was to resume the run {runs[0]} while it is open: a compiled function was "
-            "called again before the run was finished. What this call logs is in a new run, "
-            f"{instead}. Call `logger.finish(state)` and `logax.flush()` between the calls."
+            f"`{what}` was to resume the run {runs[0]} while it is open: a program came there "
+            "again before the run was finished. What it logs from then on is in new runs, the first of "
+            f"them {instead}. Call `logger.finish(state)` and `logax.flush()` in between."
         )
         troubles.failed(self, DeliveryError(told), records=0)
 
