@@ -101,8 +101,14 @@ def test_a_config_is_turned_into_plain_values(given: Any, plain: Any) -> None:
     assert repr(found) == repr(plain)  # a number, say, and no member of an enumeration
 
 
-def test_what_gives_an_array_is_one() -> None:
-    assert plain_config("f", {"x": AsArray()})["x"].tolist() == [0, 1]
+class AsJaxArray:
+    def __jax_array__(self) -> Any:
+        return jnp.arange(2)
+
+
+@pytest.mark.parametrize("given", [AsArray(), AsJaxArray(), jnp.arange(2), np.arange(2)])
+def test_an_array_and_what_gives_one_are_arrays(given: Any) -> None:
+    assert plain_config("f", {"x": given})["x"].tolist() == [0, 1]
 
 
 @pytest.mark.parametrize(

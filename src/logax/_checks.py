@@ -53,7 +53,9 @@ def _is_one_edit(one: str, two: str) -> bool:
         swaps = (one[:i] + one[i + 1] + one[i] + one[i + 2 :] for i in range(len(one) - 1))
         return changed == 1 or (changed == 2 and two in swaps)
     short, long = sorted((one, two), key=len)
-    return any(long[:i] + long[i + 1 :] == short for i in range(len(long)))
+    return len(long) == len(short) + 1 and any(
+        long[:i] + long[i + 1 :] == short for i in range(len(long))
+    )
 
 
 def as_text(option: str, text: Any, what: str = "") -> str:

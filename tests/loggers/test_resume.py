@@ -152,8 +152,9 @@ def test_an_aggregate_goes_on_beside_its_lanes(tmp_path):
     assert (run.name, run.id, run["x/mean"].tolist()) == ("s", sweep.id[0][:-2], [0.5, 10.5, 20.5])
     alone = SaveLogger(tmp_path / "all", lanes="aggregate")
     write(alone, 2, 40.0, resume="last")
+    write(alone, 2, 50.0, resume=sweep.id)
     alone.close()
-    assert run["x/mean"].tolist() == [0.5, 10.5, 20.5, 40.5]
+    assert run["x/mean"].tolist() == [0.5, 10.5, 20.5, 40.5, 50.5]
 
 
 def test_a_destination_that_cannot_list_runs_is_given_what_another_finds(tmp_path):
@@ -183,6 +184,7 @@ def test_a_destination_that_cannot_list_runs_is_given_what_another_finds(tmp_pat
     assert jax.vmap(lambda key: alone.init(key, resume="theirs"))(keys(2)).id == [
         "theirs-0", "theirs-1",
     ]  # fmt: skip
+    assert jax.vmap(lambda key: alone.init(key, resume=["a", "b"]))(keys(2)).id == ["a", "b"]
     with pytest.raises(
         ValueError, match=r"`Logger` cannot list the runs of a service, so it does n"
     ):

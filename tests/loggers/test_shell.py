@@ -1292,18 +1292,6 @@ def test_mistakes_are_told(use, error, text):
     assert text in str(caught.value)
 
 
-def test_a_run_that_another_logger_writes_is_not_resumed(tmp_path):
-    one, two = SaveLogger(tmp_path), SaveLogger(tmp_path)
-    with one.run(name="r") as state, pytest.raises(ValueError, match="a process still writes"):
-        two.run(resume="r").__enter__()
-    assert state.number == 1
-    with two.run(resume="r") as state:
-        two.log(state, {"x": 1.0})
-    assert logax.load(tmp_path).find("r")["x"].tolist() == [1.0]
-    one.close()
-    two.close()
-
-
 def test_mistakes_with_runs_are_told():
     logger = MemoryLogger()
     states = jax.vmap(logger.init)(keys(2))
@@ -1316,11 +1304,6 @@ def test_mistakes_with_runs_are_told():
     state = logger.init(jax.random.key(0))
     with pytest.raises(TypeError, match=r"which has steps of its own, and besides `step`"):
         logger.log(state, logax.spool(grow)(1.0)[1], step=1)
-    with logger.run() as open_one, pytest.raises(ValueError, match="which is still open here"):
-        logger.run(resume=logger.runs[-1].info.id).__enter__()
-    assert open_one.number
-    with pytest.raises(TypeError, match=r"takes as `resume` the id or the name of a run"):
-        logger.run(resume=3).__enter__()
     with (
         logger.loop(lambda x: x) as loop,
         pytest.raises(TypeError, match=r"must give a mapping from names to values, and gave 1\.0"),

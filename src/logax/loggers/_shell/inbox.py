@@ -180,8 +180,8 @@ class Inbox:
         """Report that a program was to resume runs that are still open, on any thread."""
         told = (
             f"`{what}` was to resume the run {runs[0]} while it is open: a program came there "
-            "again before the run was finished. What it logs from then on is in new runs, the first of "
-            f"them {instead}. Call `logger.finish(state)` and `logax.flush()` in between."
+            "again before the run was finished. What it logs from then on is in new runs, the "
+            f"first of them {instead}. Call `logger.finish(state)` and `logax.flush()` in between."
         )
         troubles.failed(self, DeliveryError(told), records=0)
 
