@@ -214,7 +214,7 @@ def test_what_init_was_given_is_there_as_hyperparameters_and_as_text(tmp_path):
         "rate": 0.1, "layers": [64, 32], "opt": {"name": "adam|w", "nesterov": True}, "none": None,
         "seed": np.int32(3), "scale": np.float32(0.5), "x": np.zeros(100), "big": 10**400,
         "small": np.arange(3), "opt/name": "sgd", "bytes": b"ab", "wide": np.longdouble(0.25),
-        "z": np.complex64(1 + 2j),
+        "z": np.complex64(1 + 2j), "id": "mine",
     }  # fmt: skip
     run = _run(config=config, began=1234.5)
     write_runs(TensorBoardSink(tmp_path), [run])
@@ -226,11 +226,13 @@ def test_what_init_was_given_is_there_as_hyperparameters_and_as_text(tmp_path):
         "rate": 0.1, "layers/0": 64.0, "layers/1": 32.0, "opt/name": "adam|w",
         "opt/nesterov": True, "seed": 3.0, "scale": 0.5, "x": "float64[100]", "big": np.inf,
         "small": "[0, 1, 2]", "opt/name~": "sgd", "bytes": "b'ab'", "wide": 0.25, "z": "(1+2j)",
+        "id": "mine",
     }  # fmt: skip
     assert start.start_time_secs == 1234.5
     (text,) = read_events(tmp_path / "a").Tensors("logax/config/text_summary")
     lines = text.tensor_proto.string_val[0].decode().splitlines()
     assert f"| id | {run.id} |" in lines
+    assert "| id | mine |" in lines
     assert "| opt/name | adam\\|w |" in lines
 
 

@@ -51,8 +51,8 @@ class Events:
         for name, value in flat.items():
             _set(start.hparams[as_utf8(name)], value)
         called = run.given_name
-        shown = {"id": run.id, **({} if called is None else {"name": called}), **flat}
-        lines = [f"| {_cell(name)} | {_cell(value)} |" for name, value in shown.items()]
+        own = [("id", run.id), *([] if called is None else [("name", called)])]
+        lines = [f"| {_cell(name)} | {_cell(value)} |" for name, value in [*own, *flat.items()]]
         text = self._texts("logax/config", "\n".join(["| | |", "| --- | --- |", *lines]))
         return self._session("start", start, run.began) + self._summary(text.value, 0, run.began)
 
