@@ -849,10 +849,10 @@ def test_a_sink_that_opens_runs_later_is_given_their_records():
     sink.opens_later = True
     logger = Logger(sink)
     state = logger.init(jax.random.key(0))
-    logger.tap(grow, state)(1.0)
     with pytest.raises(logax.DeliveryError, match="could not open its runs: OSError: no room"):
-        logger.finish(state)
-    logax.flush()
+        logax.flush()
+    logger.tap(grow, state)(1.0)
+    logger.finish(state)
     assert (sum(sink.got[:-1]), sink.got[-1]) == (3, "finished")
 
 
