@@ -112,9 +112,10 @@ def train(key: Array, steps: int) -> Network:
 
 def train_seeds(logger: Logger, seeds: int, steps: int) -> list[Network]:
     """Train a network from each seed, all in one compiled call, with a run for each."""
+    config = {"width": WIDTH, "batch": BATCH, "steps": steps}
 
     def train_one(key: Array) -> Network:
-        state = logger.init(key, name="moons", width=WIDTH, batch=BATCH, steps=steps)
+        state = logger.init(key, name="moons", config=config)
         network: Network = logger.tap(partial(train, steps=steps), state, buffer=20)(key)
         logger.finish(state)
         return network

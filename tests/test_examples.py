@@ -35,7 +35,7 @@ def test_the_demo_keeps_a_run_for_each_seed_beside_earlier_ones_and_draws_them(
     assert (loss[:, -10:].mean(axis=1) < loss[:, :10].mean(axis=1)).all()
     run = runs.find("moons-5")
     assert np.array_equal(run.steps["step"]["test/loss"], [0, 20, 40])
-    assert run.info == {"width": 24, "batch": 128, "steps": 60}
+    assert run.config == {"width": 24, "batch": 128, "steps": 60}
 
 
 def test_the_curve_fit_finds_the_curve_and_says_how(tmp_path: Path) -> None:

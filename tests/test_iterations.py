@@ -654,3 +654,9 @@ def test_arrays_and_tracers_are_arrays_of_jax_and_nothing_else_is() -> None:
     assert is_jax_array(jax.random.key(0))
     for other in (1, 1.0, True, None, "x", [jnp.ones(3)], np.ones(3), np.float32(1), jax.Array):
         assert not is_jax_array(other)
+
+
+def test_a_field_that_looks_like_an_option_is_warned_of(lines: Lines) -> None:
+    with pytest.warns(UserWarning, match=r"among its fields, got `verbos`, which .* `verbose` mea"):
+        log_iteration_async(0, 1.0, 2.0, verbos=2)
+    assert lines() == []

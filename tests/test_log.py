@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import linecache
+import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -319,3 +321,57 @@ def test_a_log_among_the_other_arithmetic_functions_is_told_from_them() -> None:
 
     _, logs = logax.spool(f)(2.0)
     np.testing.assert_array_equal(logs["log"], [jax.jit(jnp.log)(2.0)])
+
+
+# Options that are misspelt.
+
+
+@pytest.mark.parametrize(
+    ("name", "option"),
+    [
+        ("evry", "every"),
+        ("everyy", "every"),
+        ("eveyr", "every"),
+        ("tag", "tags"),
+        ("prefex", "prefix"),
+        ("Explicit", "explicit"),
+    ],
+)
+def test_a_step_that_looks_like_an_option_is_warned_of(name: str, option: str) -> None:
+    def f() -> None:
+        logax.log({"x": 1.0}, **{name: 3})  # type: ignore[arg-type]
+
+    with pytest.warns(UserWarning, match="which is not an option") as caught:
+        logs = logax.spool(f)()[1]
+    (warning,) = caught
+    line = f.__code__.co_firstlineno + 1
+    assert str(warning.message) == (
+        f"`log` at {__file__}:{line}, among its steps, got `{name}`, which is not an option. Was "
+        f"`{option}` meant? Else choose a name that is less like it."
+    )
+    assert (warning.filename, warning.lineno) == (__file__, line)
+    assert as_list(logs.steps[name]["x"]) == [3]
+
+
+def test_a_misspelling_is_warned_of_once_for_each_line_and_other_steps_never() -> None:
+    def f(x: Any) -> None:
+        steps = {
+            "step": 0,
+            "epoch": 1,
+            "eves": 2,
+            "t": 3,
+            "stage": 4,
+            "fix": 5,
+            "": 6,
+            "e" * 10**6: 7,
+        }
+        logax.log({"x": x}, **steps)  # type: ignore[arg-type]
+        logax.log({"y": x}, evry=3)
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        f(1.0)  # nobody listens
+        for length in range(3):
+            logax.spool(f)(jnp.ones(length))
+    (warning,) = caught
+    assert "evry=3" in linecache.getline(warning.filename, warning.lineno)

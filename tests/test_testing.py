@@ -11,10 +11,10 @@ from logax.testing import Case, MemoryLogger, Seen
 
 
 def program(logger: Any) -> dict[str, Seen]:
-    with logger.run(name="a", rate=0.5) as state:
+    with logger.run(name="a", config={"rate": 0.5}) as state:
         for step in (0, 5):
             logger.log(state, {"x": np.full(2, step)}, step=step)
-    return {"a": Seen({"x": [(0, [0, 0]), (5, [5, 5])]}, info={"rate": 0.5})}
+    return {"a": Seen({"x": [(0, [0, 0]), (5, [5, 5])]}, config={"rate": 0.5})}
 
 
 RIGHT = Seen({"x": [(0, [0, 0]), (5, [5, 5])]}, "finished", {"rate": 0.5})
@@ -43,8 +43,8 @@ LONG = list(range(1000))
             "status of 'a': expected 'finished', and there is 'crashed'",
         ),
         (
-            {"a": Seen(RIGHT.columns, info={})},
-            "info of 'a': expected {'rate': 0.5}, and there is {}",
+            {"a": Seen(RIGHT.columns, config={})},
+            "config of 'a': expected {'rate': 0.5}, and there is {}",
         ),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import numbers
 import operator
@@ -10,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from logax._errors import received
+from logax._errors import received, warn_user
 
 
 def as_names(option: str, names: Any, what: str = "") -> tuple[str, ...] | None:
@@ -21,6 +22,40 @@ def as_names(option: str, names: Any, what: str = "") -> tuple[str, ...] | None:
     if not all(isinstance(name, str) for name in given):
         raise TypeError(f"{_taking(option, what)} a string or strings, and got {names!r}.")
     return given
+
+
+def warn_of_misspelling(what: str, names: Iterable[str], options: tuple[str, ...]) -> None:
+    """Warn where a name that a user chose freely looks like an option that was misspelt.
+
+    Args:
+      what: The call that got it, for the warning.
+      names: Names that mean something else than an option.
+      options: Options that the call takes, or a call like it.
+    """
+    for name in names:
+        option = _misspelt(name, options)
+        if option is not None:
+            warn_user(
+                f"{what} got `{name}`, which is not an option. Was `{option}` meant? Else choose "
+                "a name that is less like it."
+            )
+
+
+@functools.lru_cache(maxsize=1024)
+def _misspelt(name: str, options: tuple[str, ...]) -> str | None:
+    """The option that is one edit away: a letter more, less or changed, or two swapped."""
+    return next((option for option in options if _is_one_edit(name, option)), None)
+
+
+def _is_one_edit(one: str, two: str) -> bool:
+    if len(one) == len(two):
+        changed = sum(a != b for a, b in zip(one, two, strict=True))
+        swaps = (one[:i] + one[i + 1] + one[i] + one[i + 2 :] for i in range(len(one) - 1))
+        return changed == 1 or (changed == 2 and two in swaps)
+    short, long = sorted((one, two), key=len)
+    return len(long) == len(short) + 1 and any(
+        long[:i] + long[i + 1 :] == short for i in range(len(long))
+    )
 
 
 def as_text(option: str, text: Any, what: str = "") -> str:

@@ -33,12 +33,13 @@ from jax.extend import core as jex
 from jax.interpreters import ad, batching, mlir
 
 from logax import _compat, _schedule
-from logax._checks import as_names, as_text, one_boolean
+from logax._checks import as_names, as_text, one_boolean, warn_of_misspelling
 from logax._compat import Array, Tree
 from logax._entries import LogSpec, entries_of, step_of
 from logax._errors import caller, warn_user
 from logax._lane_axes import lanes_first
 
+LOG_OPTIONS = ("every", "tags", "explicit", "prefix")
 Data = Mapping[str, Tree] | Callable[[], Mapping[str, Tree]]
 
 
@@ -66,7 +67,8 @@ def log(
       tags: One or more words by which a harvest can choose this log.
       explicit: Appear only in a harvest that chooses by name or tag.
       prefix: Put literally in front of every key.
-      **steps: Named counters, each a scalar: `step=i, episode=e`.
+      **steps: Named counters, each a scalar: `step=i, episode=e`. A name that is one letter away
+        from an option is taken as a step, with a warning.
 
     Raises:
       TypeError: A value is no array, a key no non-empty string, a step no scalar.
@@ -81,6 +83,7 @@ def log(
     what = f"`log` at {site}"
     tags, prefix = as_names("tags", tags, what) or (), as_text("prefix", prefix, what)
     options = _Options(tags, explicit, prefix, site)
+    warn_of_misspelling(f"{what}, among its steps,", steps, LOG_OPTIONS)
     counters = {name: step_of(name, value, site) for name, value in steps.items()}
     if every is None:
         _bind(data, counters, options)

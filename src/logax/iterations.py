@@ -45,6 +45,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from logax._checks import warn_of_misspelling
 from logax._compat import Array, outside_of_traces
 from logax._copies import copies_of
 from logax._delivery.control import before_flush
@@ -88,6 +89,8 @@ def log_iteration_async(
       TypeError: A value is not of the kind above.
       ValueError: `message` is no template for the fields. Nothing is checked at verbosity 0.
     """
+    if fields:
+        warn_of_misspelling("`log_iteration_async`, among its fields,", fields, _OPTIONS)
     if is_listening():
         data = {"cost": cost, "gradient_norm": gradient_norm, **fields}
         log(data, tags="iteration", step=iteration)
@@ -301,6 +304,7 @@ def _await_fetches(deadline: float | None) -> bool:
     return _fetcher.is_current() or _fetcher.drain(deadline)  # a handler may flush
 
 
+_OPTIONS = ("message", "verbose")
 _Tracer = jax.core.Tracer
 _ARRAYS = (jax.Array, np.ndarray, np.generic)
 _OF_PYTHON = {kind: (np.asarray(kind()).dtype, ()) for kind in (bool, int, float, complex)}

@@ -82,7 +82,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("store") / "runs"
     logger = SaveLogger(path)
     for name, rate in (("first", 0.5), ("second", 0.25)):
-        with logger.run(name=name, rate=rate, config={"width": 8}) as state:
+        with logger.run(name=name, config={"rate": rate, "model": {"width": 8}}) as state:
             for step in range(4):
                 logger.log(state, {"loss": rate * (4 - step), "hits": step**2}, step=step)
             logger.log(state, {"val/loss": 2 * rate}, epoch=1)

@@ -25,10 +25,10 @@ def test_two_runs_stand_side_by_side(
         "hits               9          0            9           0",
         "val/loss           1          1          0.5         0.5",
         "",
-        "info  first  second",
-        "rate  0.5    0.25",
+        "config  first  second",
+        "rate    0.5    0.25",
         "",
-        "1 more in `info` is the same in all.",
+        "1 more in `config` is the same in all.",
     ]
 
 
@@ -50,7 +50,7 @@ def test_json_has_all_keys_of_all_runs(call: Call, store: Path, ids: dict[str, s
     assert found["keys"]["loss"][0]["last"] == 0.5
     assert np.isnan(found["keys"]["loss"][1]["last"])
     assert found["keys"]["hits"][1] is None
-    assert found["info"] == {"rate": [0.5, None], "config/width": [8, None]}
+    assert found["config"] == {"rate": [0.5, None], "model/width": [8, None]}
 
 
 @pytest.mark.parametrize(
@@ -118,17 +118,17 @@ def test_a_key_that_none_has_is_told(call: Call, store: Path) -> None:
 
 def test_what_was_given_does_nothing_to_the_terminal(call: Call, tmp_path: Path) -> None:
     for value in ("\x1b[2J", "\x07"):
-        logax.save({"x": np.zeros(1)}, tmp_path, name=f"n{value}", **{"k\n": value})
+        logax.save({"x": np.zeros(1)}, tmp_path, name=f"n{value}", config={"k\n": value})
     out = call("compare", "all", "--path", tmp_path).out
     assert "\x1b" not in out
     assert "\x07" not in out
-    assert r"k\n   \x1b[2J   \x07" in out.splitlines()
+    assert r"k\n     \x1b[2J   \x07" in out.splitlines()
 
 
 def swept(path: Path, keys: int) -> None:
     for at in range(12):
         numbers = {f"k{key}": np.array([at + key, at]) for key in range(keys)}
-        logax.save(numbers, path, name=f"mlp-{at}", rate=0.5**at, config={"width": 8})
+        logax.save(numbers, path, name=f"mlp-{at}", config={"rate": 0.5**at, "model": {"width": 8}})
 
 
 def test_many_runs_have_a_row_each_with_what_was_given_first(call: Call, tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_many_runs_have_a_row_each_with_what_was_given_first(call: Call, tmp_pat
         "mlp-5   0.03125          5       5        5       5",
         "mlp-2   0.25             2       2        2       2",
         "",
-        "1 more in `info` is the same in all.",
+        "1 more in `config` is the same in all.",
     ]
 
 
@@ -167,14 +167,14 @@ def test_columns_that_do_not_fit_are_counted(call: Call, tmp_path: Path) -> None
 def test_runs_that_have_logged_nothing_say_so(call: Call, tmp_path: Path) -> None:
     logger = logax.loggers.SaveLogger(tmp_path)
     for name, rate in (("a", 1), ("b", 2)):
-        with logger.run(name=name, rate=rate, layers=[8, rate]):
+        with logger.run(name=name, config={"rate": rate, "layers": [8, rate]}):
             pass
     logger.close()
     ended = call("compare", "a", "b", "--path", tmp_path)
     assert ended.lines == [
         "Nothing is logged in any of them.",
         "",
-        "info    a       b",
+        "config  a       b",
         "layers  [8, 1]  [8, 2]",
         "rate    1       2",
     ]

@@ -241,10 +241,10 @@ def test_what_runs_were_given_is_text_in_parquet_where_its_types_differ(
     call: Call, saved: Callable[..., Path], tmp_path: Path, given: list[Any], read: list[Any]
 ) -> None:
     for rate in given:
-        path = saved({"x": np.zeros(1)}, rate=rate)
+        path = saved({"x": np.zeros(1)}, config={"rate": rate})
     file = tmp_path / "x.parquet"
     assert call("export", "all", "--to", "parquet", "-o", file, "--path", path) == (0, "", "")
-    assert pd.read_parquet(file)["info/rate"].tolist() == read
+    assert pd.read_parquet(file)["config/rate"].tolist() == read
 
 
 def test_what_is_missing_stays_so_in_parquet_where_types_differ(
@@ -401,13 +401,13 @@ def test_parquet_of_several_runs_is_the_table_of_them(
     assert call("export", "*s*", "--to", "parquet", "-o", file, "--path", store, "loss")[0] == 0
     found = pd.read_parquet(file)
     assert list(found) == [
-        "run", "name", "info/config/width", "info/rate", "record", "step", "loss"
+        "run", "name", "config/model/width", "config/rate", "record", "step", "loss"
     ]  # fmt: skip
     assert found["run"].tolist() == [
         ids[name] for name in ("first", "second") for _ in range(4)
     ] + [ids[f"seeds-{seed}"] for seed in range(3) for _ in range(2)]
-    assert found["info/rate"].tolist()[:5] == [0.5] * 4 + [0.25]
-    assert found["info/rate"].isna().sum() == 6
+    assert found["config/rate"].tolist()[:5] == [0.5] * 4 + [0.25]
+    assert found["config/rate"].isna().sum() == 6
     assert found["loss"].tolist()[-2:] == [4.0, 5.0]
 
 

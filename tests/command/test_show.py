@@ -25,13 +25,13 @@ def test_it_shows_a_run_its_keys_and_a_curve(call: Call, store: Path, ids: dict[
     facts = run.machine
     assert (ended.status, ended.err) == (0, "")
     assert ended.lines == [
-        f"run                first  ({run.id})",
-        "status             finished",
-        f"began              {moment(run.began)}",
-        f"lasted             {span(run.ended - run.began)}",
-        "info config/width  8",
-        "info rate          0.5",
-        "machine            " + ", ".join(f"{name} {value}" for name, value in facts.items()),
+        f"run                 first  ({run.id})",
+        "status              finished",
+        f"began               {moment(run.began)}",
+        f"lasted              {span(run.ended - run.began)}",
+        "config model/width  8",
+        "config rate         0.5",
+        "machine             " + ", ".join(f"{name} {value}" for name, value in facts.items()),
         "",
         "key       records  last  min  max",
         "loss            4   0.5  0.5    2  █▆▃▁",
@@ -61,7 +61,7 @@ def test_json_has_the_last_least_and_greatest_of_each_key(
     run = logax.load(store)[ids["first"]]
     assert found.pop("machine") == run.machine
     assert (found["id"], found["began"], found["ended"]) == (run.id, run.began, run.ended)
-    assert found["info"] == {"rate": 0.5, "config": {"width": 8}}
+    assert found["config"] == {"rate": 0.5, "model": {"width": 8}}
     plain = {"lanes": [], "nonfinite": 0}
     assert found["keys"] == {
         "loss": {**plain, "kind": "float64", "records": 4, "last": 0.5, "low": 0.5, "high": 2.0,
@@ -256,12 +256,14 @@ def test_plain_signs_where_the_encoding_has_no_others(
     assert sum("**" in line for line in lines) == 10
 
 
-def test_keys_and_infos_do_nothing_to_the_terminal(call: Call, saved: Callable[..., Path]) -> None:
-    path = saved({"\x1b[31mred\n": np.zeros(2)}, **{"bell\x07": "\x1b[2J\u2028"})
+def test_keys_and_configs_do_nothing_to_the_terminal(
+    call: Call, saved: Callable[..., Path]
+) -> None:
+    path = saved({"\x1b[31mred\n": np.zeros(2)}, config={"bell\x07": "\x1b[2J\u2028"})
     out = call("show", "last", "--path", path).out
     assert "\x1b" not in out
     assert "\x07" not in out
-    assert r"info bell\x07  \x1b[2J\u2028" in out.splitlines()
+    assert r"config bell\x07  \x1b[2J\u2028" in out.splitlines()
     assert r"\x1b[31mred\n        2     0    0    0  ▅▅" in out.splitlines()
 
 
@@ -275,9 +277,10 @@ def test_a_name_of_a_megabyte_is_cut(call: Call, saved: Callable[..., Path]) -> 
 def test_numbers_that_were_given_have_all_their_digits(
     call: Call, saved: Callable[..., Path]
 ) -> None:
-    path = saved({"x": np.ones(1)}, rate=0.1234567890123, tiny=1e-300, number=3, yes=True)
+    config = {"rate": 0.1234567890123, "tiny": 1e-300, "number": 3, "yes": True}
+    path = saved({"x": np.ones(1)}, config=config)
     lines = call("show", "last", "--no-plot", "--path", path).lines
-    given = {line.split()[1]: line.split()[2] for line in lines if line.startswith("info")}
+    given = {line.split()[1]: line.split()[2] for line in lines if line.startswith("config")}
     assert given == {"rate": "0.1234567890123", "tiny": "1e-300", "number": "3", "yes": "true"}
 
 

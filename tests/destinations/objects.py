@@ -9,7 +9,7 @@ from logax.testing import Seen
 def read_memory(logger):
     """The runs of a `MemoryLogger`."""
     return {
-        run.name: Seen(_columns(run.records), run.status, run.info.info, run.info.group)
+        run.name: Seen(_columns(run.records), run.status, run.config, run.info.group)
         for run in logger.runs
     }
 
@@ -19,7 +19,7 @@ def read_calls(records):
     runs = {}
     for record in records:
         runs.setdefault(record.stream.run, []).append(record)
-    return {run.name: Seen(_columns(own), None, run.info, run.group) for run, own in runs.items()}
+    return {run.name: Seen(_columns(own), None, run.config, run.group) for run, own in runs.items()}
 
 
 def _columns(records):
@@ -43,7 +43,7 @@ def _saved(run):
         for row in range(int(logs.count[key])):
             own = {name: step[row] for name, step in steps.items()}
             _add(columns, [(name, leaf[row]) for name, leaf in leaves], own)
-    return Seen(columns, run.status, run.info, run.group)
+    return Seen(columns, run.status, run.config, run.group)
 
 
 def _add(columns, values, steps):

@@ -30,7 +30,7 @@ def read_jsonl(path):
             records.setdefault(run, []).append(record)
     return {
         own["name"]: Seen(
-            columns_of(records.get(run, [])), status.get(run), own["info"], own.get("group")
+            columns_of(records.get(run, [])), status.get(run), own["config"], own.get("group")
         )
         for run, own in opened.items()
     }

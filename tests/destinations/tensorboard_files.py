@@ -57,12 +57,12 @@ def _session(pages, run, moment):
 
 def _nested(hyperparameters):
     """Hyperparameters have no lists: their elements are numbers of their own, `layers/0`."""
-    info = {}
+    config = {}
     for name, value in sorted(hyperparameters.items()):
         plain = getattr(value, value.WhichOneof("kind"))
         begin, _, index = name.rpartition("/")
         if begin and index.isdigit():
-            info.setdefault(begin, []).append(plain)
+            config.setdefault(begin, []).append(plain)
         else:
-            info[name] = plain
-    return info
+            config[name] = plain
+    return config

@@ -41,7 +41,7 @@ def test_a_record_is_a_row_with_its_run_steps_and_leaves(tmp_path):
 
 def test_the_logger_writes_the_table_it_is_given(tmp_path):
     logger = CSVLogger(tmp_path / "a.csv")
-    with logger.run(jax.random.key(0)) as state:
+    with logger.run(key=jax.random.key(0)) as state:
         logger.log(state, {"loss": 0.5}, step=1)
         logger.log(state, {"loss": 0.25}, step=2)
     logger.close()
@@ -219,18 +219,15 @@ def test_a_file_that_is_no_table_of_ours_is_refused_at_once(tmp_path, content):
     assert path.read_bytes() == content
 
 
-def test_a_run_is_found_by_its_id_and_its_beginning(tmp_path):
+def test_the_runs_of_a_file_can_be_resumed(tmp_path):
     runs = [RunInfo("abc-1", "x"), RunInfo("abd-2", "y")]
     sink = CSVSink(tmp_path / "a")
-    with pytest.raises(ValueError, match=r"`CSVLogger\.run` cannot .*: 'x' means no run in .*/a\."):
-        sink.find("x")
+    assert sink.known_runs()[:2] == (str(tmp_path / "a"), {})
     sink.write(Portion.of(runs, {"x": np.zeros((2, 3, 2))}))
     sink.flush()
-    assert [sink.find(text) for text in ("abc-1", "abd")] == ["abc-1", "abd-2"]
-    with pytest.raises(ValueError, match=r"'ab' means 2 runs .*of:\n  abc-1\n  abd-2$"):
-        sink.find("ab")
+    assert sink.known_runs().names == {"abc-1": "abc-1", "abd-2": "abd-2"}
     (tmp_path / "b").write_text('x,run\n"1,2",abc\n')
-    assert CSVSink(tmp_path / "b").find("a") == "abc"
+    assert CSVSink(tmp_path / "b").known_runs().names == {"abc": "abc"}
 
 
 @pytest.mark.parametrize("half", ["ab", 'abd,1,"[0, 1', "1"])
@@ -239,12 +236,12 @@ def test_half_a_row_of_a_killed_process_is_of_no_run(tmp_path, header, half):
     row = {"run": "abc", "x": "1", "v": '"[2,\n3]"'}
     whole = ",".join(row[name] for name in header.split(","))
     (tmp_path / "a").write_text(f"{header}\n{whole}\n{half}")
-    assert CSVSink(tmp_path / "a").find("ab") == "abc"
+    assert CSVSink(tmp_path / "a").known_runs().names == {"abc": "abc"}
 
 
 def test_a_row_that_is_too_short_is_of_no_run(tmp_path):
     (tmp_path / "a").write_text("x,run\n1\n2,abc\n")
-    assert CSVSink(tmp_path / "a").find("last") == "abc"
+    assert CSVSink(tmp_path / "a").known_runs().names == {"abc": "abc"}
 
 
 @pytest.mark.parametrize(

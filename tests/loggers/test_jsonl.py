@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 
 import jax
 import jax.numpy as jnp
@@ -42,7 +41,7 @@ def test_a_run_is_an_opening_line_its_records_and_a_closing_line(tmp_path):
     run = RunInfo(
         "a-1",
         "first",
-        info={
+        config={
             "rate": np.float32(0.1),
             "sizes": (1, 2),
             "x": np.eye(2),
@@ -63,7 +62,7 @@ def test_a_run_is_an_opening_line_its_records_and_a_closing_line(tmp_path):
             "run": "a-1",
             "event": "open",
             "name": "first",
-            "info": {
+            "config": {
                 "rate": 0.1,
                 "sizes": [1, 2],
                 "x": [[1, 0], [0, 1]],
@@ -86,7 +85,7 @@ def test_a_run_is_an_opening_line_its_records_and_a_closing_line(tmp_path):
 
 def test_the_logger_adds_to_the_file_it_is_given(tmp_path):
     logger = JSONLLogger(tmp_path / "a.jsonl")
-    with logger.run(jax.random.key(0), name="first") as state:
+    with logger.run(key=jax.random.key(0), name="first") as state:
         logger.log(state, {"loss": 0.5}, step=1)
         logger.log(state, {"loss": 0.25}, step=2)
     logger.close()
@@ -244,11 +243,11 @@ def test_keys_may_be_any_text(tmp_path):
 
 
 def test_a_lone_surrogate_is_written_as_its_escape(tmp_path):
-    run = RunInfo("a", "n\udc80", info={"\ud800": "\ud800"})
+    run = RunInfo("a", "n\udc80", config={"\ud800": "\ud800"})
     opening, record, _ = _written(
         tmp_path / "a", [run], Portion.of([run], {"x\ud800": np.array([[1]])})
     )
-    assert (opening["name"], opening["info"]) == ("n\udc80", {"\ud800": "\ud800"})
+    assert (opening["name"], opening["config"]) == ("n\udc80", {"\ud800": "\ud800"})
     assert record == {"run": "a", "x\\ud800": 1}
 
 
@@ -294,26 +293,16 @@ def test_half_a_line_of_a_killed_process_stays_one_bad_line(tmp_path):
     lines = path.read_bytes().splitlines()
     assert lines[:2] == [b'{"run": "old", "x": 1}', b'{"run": "old", "x"']
     assert [json.loads(line)["run"] for line in lines[2:]] == ["run-0"]
-    assert sink.find("run-0") == "run-0"
+    assert list(sink.known_runs().names) == ["run-0"]
 
 
-def test_a_run_is_found_by_its_id_its_beginning_and_its_name(tmp_path):
+def test_the_runs_of_a_file_can_be_resumed(tmp_path):
     runs = [RunInfo("abc-1", "x"), RunInfo("abd-2", "y"), RunInfo("q-3", "y")]
     sink = JSONLSink(tmp_path / "a")
-    with pytest.raises(ValueError, match=r"`JSONLLogger\.run` cannot .*: 'x' means no run in .*/a"):
-        sink.find("x")
+    assert sink.known_runs()[:2] == (str(tmp_path / "a"), {})
     sink.open(runs)
     sink.flush()
-    assert [sink.find(text) for text in ("abc-1", "abd", "x", "last")] == [
-        "abc-1", "abd-2", "abc-1", "q-3"
-    ]  # fmt: skip
-    for text, means in {
-        "ab": r"2 runs .*of:\n  abc-1  x\n  abd-2  y$",
-        "y": r"2 runs .*of:\n  abd-2  y\n  q-3  y$",
-        "z": r"no run .*of:\n  abc-1  x\n  abd-2  y\n  q-3  y$",
-    }.items():
-        with pytest.raises(ValueError, match=re.compile(f"'{text}' means {means}", re.DOTALL)):
-            sink.find(text)
+    assert list(sink.known_runs().names.items()) == [("abc-1", "x"), ("abd-2", "y"), ("q-3", "y")]
 
 
 def test_only_whole_lines_that_open_a_run_are_searched_for_it(tmp_path):
@@ -324,9 +313,7 @@ def test_only_whole_lines_that_open_a_run_are_searched_for_it(tmp_path):
         '{"run": "c-3", "event": "open", "name": "one"}',
     ]
     (tmp_path / "a").write_text("".join(line + "\n" for line in reversed(lines)))
-    with pytest.raises(ValueError, match=r"'a-1' means no run .*of:\n  c-3  one$"):
-        JSONLSink(tmp_path / "a").find("a-1")
-    assert JSONLSink(tmp_path / "a").find("last") == "c-3"
+    assert JSONLSink(tmp_path / "a").known_runs().names == {"c-3": "one"}
 
 
 def test_a_run_that_goes_on_without_a_name_keeps_its_own(tmp_path):
@@ -345,10 +332,10 @@ def test_an_opening_line_whose_name_is_the_id_hides_no_name(tmp_path):
     lines = [{"run": "a-1", "event": "open", "name": name} for name in ("one", "a-1")]
     (tmp_path / "a").write_text("".join(json.dumps(line) + "\n" for line in lines))
     sink = JSONLSink(tmp_path / "a")
-    assert sink.find("one") == "a-1"
+    assert sink.known_runs().names == {"a-1": "one"}
     sink.open([RunInfo("a-1", "two", resumed=True)])
     sink.flush()
-    assert sink.find("two") == "a-1"
+    assert sink.known_runs().names == {"a-1": "two"}
 
 
 @pytest.mark.parametrize(

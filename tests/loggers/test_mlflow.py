@@ -58,8 +58,12 @@ def _history(client, run, key):
 
 
 def test_a_run_has_its_name_parameters_metrics_and_status(database, sink):
-    info = {"rate": np.float32(0.1), "config": {"sizes": [1, 2], "deep": {"on": True}}, "note": ""}
-    runs = _runs(1, info=info, began=12.5, machine={"host": "h"}, lanes=8)
+    config = {
+        "rate": np.float32(0.1),
+        "config": {"sizes": [1, 2], "deep": {"on": True}},
+        "note": "",
+    }
+    runs = _runs(1, config=config, began=12.5, machine={"host": "h"}, lanes=8)
     values = {"loss": np.array([[0.5, 0.25]], np.float32), "grad": {"w": np.array([[1, 2]])}}
     _send(sink, runs, Portion.of(runs, values, step=np.array([[3, 7]])))
     client, found = _found(database, sink)
@@ -77,7 +81,7 @@ def test_a_run_has_its_name_parameters_metrics_and_status(database, sink):
 def test_the_logger_sends_what_it_is_given(database, request):
     logger = MLflowLogger(experiment=request.node.name, tracking_uri=database)
     before = get_tracking_uri()
-    with logger.run(jax.random.key(0), name="first", rate=0.5) as state:
+    with logger.run(key=jax.random.key(0), name="first", config={"rate": 0.5}) as state:
         logger.log(state, {"loss": 0.5}, step=1)
         logger.log(state, {"loss": 0.25}, step=2)
     logger.close()
@@ -194,27 +198,27 @@ def test_names_are_plain_paths_that_can_be_turned_round():
 
 
 def test_long_parameters_are_cut_and_whole_in_the_tags(database, sink):
-    info = {"long": "é" * 13000, "many": {f"p{index}": index for index in range(150)}}
-    runs = _runs(1, info=info)
+    config = {"long": "é" * 13000, "many": {f"p{index}": index for index in range(150)}}
+    runs = _runs(1, config=config)
     _send(sink, runs)
     run = _found(database, sink)[1][runs[0].id]
     assert run.data.params["long"] == "é" * 5999 + "…"
     assert run.data.params["many/p149"] == "149"
-    pieces = {tag: text for tag, text in run.data.tags.items() if tag.startswith("logax.info.")}
-    assert sorted(pieces) == ["logax.info.0", "logax.info.1", "logax.info.2"]
-    assert json.loads("".join(pieces[tag] for tag in sorted(pieces))) == info
+    pieces = {tag: text for tag, text in run.data.tags.items() if tag.startswith("logax.config.")}
+    assert sorted(pieces) == ["logax.config.0", "logax.config.1", "logax.config.2"]
+    assert json.loads("".join(pieces[tag] for tag in sorted(pieces))) == config
     assert params_of({"short": "x" * 6000}) == ({"short": "x" * 6000}, {})
     assert params_of({}) == ({}, {})
     assert params_of({"a": {}, "b": None}) == ({"a": "{}", "b": "null"}, {})
 
 
 def test_more_tags_than_fit_in_a_request_are_all_set(database, sink):
-    info = {"long": "x" * 510_000}
-    runs = _runs(1, info=info)
+    config = {"long": "x" * 510_000}
+    runs = _runs(1, config=config)
     _send(sink, runs)
     tags = _found(database, sink)[1][runs[0].id].data.tags
-    pieces = [tags[f"logax.info.{number}"] for number in range(103)]
-    assert json.loads("".join(pieces)) == info
+    pieces = [tags[f"logax.config.{number}"] for number in range(103)]
+    assert json.loads("".join(pieces)) == config
     assert tags["logax.id"] == runs[0].id
 
 
@@ -327,20 +331,19 @@ def test_what_keeps_mlflow_from_looking_for_a_run_is_told(database, sink):
     with contextlib.closing(sqlite3.connect(database.removeprefix("sqlite:///"))) as connection:
         connection.execute("ALTER TABLE runs RENAME TO elsewhere")
         try:
-            with pytest.raises(RuntimeError, match="`MLflowLogger` could not look for the run 'a'"):
-                sink.find("a")
+            with pytest.raises(RuntimeError, match="`MLflowLogger` could not list the runs of the"):
+                sink.known_runs()
         finally:
             connection.execute("ALTER TABLE elsewhere RENAME TO runs")
 
 
 def test_a_run_is_found_and_goes_on(database, sink):
-    (run,) = _runs(1)
+    (run,) = _runs(1, config={"rate": 0.5})
     _send(sink, [run], Portion.of([run], {"x": np.array([[1]])}, step=np.array([[0]])))
     other = MLflowSink(sink._name, database)
-    assert other.find(run.id) == other.find(run.id[:12]) == other.find("n0") == run.id
-    with pytest.raises(ValueError, match=r"`MLflowLogger\.run` .*'z' means no run in the exp"):
-        other.find("z")
-    again = RunInfo(run.id, "other", resumed=True)
+    assert other.known_runs()[:2] == (f"the experiment {sink._name!r}", {run.id: "n0"})
+    config = {"rate": 0.25, "more": 1}
+    again = RunInfo(run.id, "other", config=config, resumed=True)
     other.open([again])
     assert _found(database, sink)[1][run.id].info.status == "RUNNING"
     other.write(Portion.of([again], {"x": np.array([[2]])}, step=np.array([[1]])))
@@ -348,11 +351,13 @@ def test_a_run_is_found_and_goes_on(database, sink):
     client, found = _found(database, sink)
     assert list(found) == [run.id]
     assert found[run.id].info.status == "FINISHED"
+    assert found[run.id].data.params == {"rate": "0.5", "more": "1"}
+    assert json.loads(found[run.id].data.tags["logax.config.0"]) == config
     assert _history(client, found[run.id], "x") == [(0, 1.0), (1, 2.0)]
 
 
 def test_a_run_that_goes_on_and_is_not_there_is_made(database, sink):
-    again = RunInfo("gone-1", "n0", info={"rate": 0.5}, resumed=True)
+    again = RunInfo("gone-1", "n0", config={"rate": 0.5}, resumed=True)
     _send(sink, [again], Portion.of([again], {"x": np.array([[2]])}, step=np.array([[1]])))
     client, found = _found(database, sink)
     run = found["gone-1"]
@@ -451,7 +456,7 @@ def test_after_a_server_that_is_gone_no_other_run_is_tried(database, sink, numbe
 def test_a_real_server_takes_everything_and_its_end_is_an_error_that_says_what_is_lost(tmp_path):
     with mlflow_server(tmp_path) as (address, kill):
         sink = MLflowSink("served", address)
-        runs = _runs(8, info={"rate": 0.1}, group="g")
+        runs = _runs(8, config={"rate": 0.1}, group="g")
         x = np.arange(8 * 300, dtype=np.float32).reshape(8, 300) / 7
         x[0, :3] = np.nan, np.inf, -np.inf
         values = dict.fromkeys(("x", "../x", "naïve ☃", "m" * 2**20, "a//b"), x)

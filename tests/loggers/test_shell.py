@@ -28,6 +28,7 @@ from logax.loggers import (
     CallbackLogger,
     Logger,
     MultiLogger,
+    Portion,
     ProgressLogger,
     SaveLogger,
     Sink,
@@ -85,7 +86,9 @@ def test_every_lane_has_a_run_with_what_it_was_given():
     logger = MemoryLogger()
 
     def train(key, rate):
-        state = logger.init(key, name="seed", rate=rate, config={"width": 8, "kind": "mlp"})
+        state = logger.init(
+            key, name="seed", config={"rate": rate, "net": {"width": 8, "kind": "mlp"}}
+        )
         return logger.tap(grow, state)(rate)
 
     out = jax.jit(jax.vmap(train))(keys(3), jnp.array([1.0, 2.0, 4.0]))
@@ -93,8 +96,8 @@ def test_every_lane_has_a_run_with_what_it_was_given():
     assert out.tolist() == [8.0, 16.0, 32.0]
     assert [run.name for run in logger.runs] == ["seed-0", "seed-1", "seed-2"]
     assert [run.info.lane for run in logger.runs] == [(0,), (1,), (2,)]
-    assert [run.info.info for run in logger.runs] == [
-        {"rate": rate, "config": {"width": 8, "kind": "mlp"}} for rate in (1.0, 2.0, 4.0)
+    assert [run.config for run in logger.runs] == [
+        {"rate": rate, "net": {"width": 8, "kind": "mlp"}} for rate in (1.0, 2.0, 4.0)
     ]
     assert [run.info.machine["key"] for run in logger.runs] == jax.random.key_data(keys(3)).tolist()
     assert values(logger.runs[1]) == [4.0, 8.0, 16.0]
@@ -284,13 +287,13 @@ def test_an_aggregate_is_one_run_with_mean_least_and_greatest():
     logger = MemoryLogger(lanes="aggregate")
 
     def train(key, x):
-        return logger.tap(grow, logger.init(key, name="all", x=x), buffer=2)(x)
+        return logger.tap(grow, logger.init(key, name="all", config={"x": x}), buffer=2)(x)
 
     jax.vmap(train)(keys(3), jnp.array([1.0, 2.0, 6.0]))
     logax.flush()
     (run,) = logger.runs
     assert (run.name, run.info.lanes) == ("all", 3)
-    assert run.info.info["x"].tolist() == [1.0, 2.0, 6.0]
+    assert run.config["x"].tolist() == [1.0, 2.0, 6.0]
     assert values(run, "loss/mean") == [6.0, 12.0, 24.0]
     assert values(run, "loss/min") == [2.0, 4.0, 8.0]
     assert values(run, "loss/max") == [12.0, 24.0, 48.0]
@@ -388,11 +391,11 @@ def test_calls_that_log_the_same_stay_in_order_where_a_lane_has_ended():
 def test_a_run_is_one_object_for_all_threads_that_ask_for_it():
     both_make_it = threading.Barrier(2)
 
-    def given(index):
+    def config(index):
         both_make_it.wait(60)
-        return {"name": "r"}
+        return {}
 
-    run = LiveRun(1, Seeds(given, ()), 0)
+    run = LiveRun(1, Seeds("r", config, ()), 0)
     with concurrent.futures.ThreadPoolExecutor(2) as threads:
         one, two = threads.map(run.info, ["split", "split"])
     assert one is two is run.info("split")
@@ -558,7 +561,7 @@ def test_a_gradient_through_the_beginning_of_a_run_is_that_of_the_function():
     logger = MemoryLogger()
 
     def train(x):
-        state = logger.init(jax.random.key(0), name="a", rate=x)
+        state = logger.init(jax.random.key(0), name="a", config={"rate": x})
         out = logger.tap(grow, state)(x)
         logger.finish(state)
         return out
@@ -566,7 +569,7 @@ def test_a_gradient_through_the_beginning_of_a_run_is_that_of_the_function():
     assert float(jax.grad(train)(1.0)) == 8.0
     logax.flush()
     (run,) = logger.runs
-    assert (run.status, run.info.info["rate"], values(run)) == ("finished", 1.0, [2.0, 4.0, 8.0])
+    assert (run.status, run.config["rate"], values(run)) == ("finished", 1.0, [2.0, 4.0, 8.0])
 
 
 def test_what_logs_nothing_leaves_nothing():
@@ -577,6 +580,40 @@ def test_what_logs_nothing_leaves_nothing():
     (run,) = logger.runs
     assert (run.status, run.records) == ("finished", [])
     assert repr(run) == f"<run {run.name}, finished, 0 records>"
+
+
+def test_a_prefix_stands_in_front_of_the_names_of_plain_values_and_logdicts():
+    logger = MemoryLogger()
+    with logger.run() as state:
+        logger.log(state, {"x": 1.0, "y": jnp.ones(())}, prefix="val/", step=0)
+        logger.log(state, {"z": {"a": np.ones(2)}}, prefix="val/")
+        logger.log(state, logax.logdict({"x": np.arange(2)}), prefix="logs/")
+        jax.jit(lambda state, x: logger.log(state, {"x": x}, prefix="in/"))(state, 2.0)
+        logger.log(state, {"x": 3.0})
+        for wrong in (3, None):
+            with pytest.raises(
+                TypeError, match=r"`MemoryLogger.log` at .*takes as `prefix` a stri"
+            ):
+                logger.log(state, {"x": 1.0}, prefix=wrong)
+    (run,) = logger.runs
+    assert sorted(run.columns) == ["in/x", "logs/x", "val/x", "val/y", "val/z/a", "x"]
+    assert [values(run, key) for key in ("val/x", "in/x", "x")] == [[1.0], [2.0], [3.0]]
+
+
+def test_options_that_only_the_log_of_programs_has_are_no_steps():
+    logger = MemoryLogger()
+    with logger.run() as state:
+        for option, value in {"every": 10, "tags": "a", "explicit": True}.items():
+            with pytest.raises(
+                TypeError, match=rf"`MemoryLogger.log` at .* has no option `{option}`"
+            ):
+                logger.log(state, {"x": 1.0}, step=1, **{option: value})
+        with pytest.warns(
+            UserWarning, match=r"`MemoryLogger.log` at .*, got `prefx`, .*`prefix` me"
+        ):
+            logger.log(state, {"x": 1.0}, prefx=1)
+    with pytest.warns(UserWarning, match=r"`Portion.of`, among its steps, got `reel`"):
+        Portion.of([], {"x": np.zeros((0, 0))}, reel=np.zeros((0, 0)))
 
 
 def test_threads_keep_their_runs_apart():
@@ -812,10 +849,10 @@ def test_a_sink_that_opens_runs_later_is_given_their_records():
     sink.opens_later = True
     logger = Logger(sink)
     state = logger.init(jax.random.key(0))
-    logger.tap(grow, state)(1.0)
     with pytest.raises(logax.DeliveryError, match="could not open its runs: OSError: no room"):
-        logger.finish(state)
-    logax.flush()
+        logax.flush()
+    logger.tap(grow, state)(1.0)
+    logger.finish(state)
     assert (sum(sink.got[:-1]), sink.got[-1]) == (3, "finished")
 
 
@@ -1208,9 +1245,9 @@ def test_runs_left_open_end_with_python(tmp_path):
             r"an array of shape (3,) of them. Write `jax.vmap(logger.init)(keys)`.",
         ),
         (
-            lambda: MemoryLogger().init(jax.random.key(0), net=object()),
+            lambda: MemoryLogger().init(jax.random.key(0), rate=0.1),
             TypeError,
-            "takes strings, numbers and arrays, and lists and dictionaries of them",
+            "unexpected keyword argument 'rate'",
         ),
         (
             lambda: MemoryLogger().init(jax.random.key(0), name=3),
@@ -1228,10 +1265,15 @@ def test_runs_left_open_end_with_python(tmp_path):
             "This state is of another logger, a `MemoryLogger`.",
         ),
         (
-            lambda: MemoryLogger().run("first"),
+            lambda: MemoryLogger().run(jax.random.PRNGKey(0)),
             TypeError,
-            "`MemoryLogger.run` takes one PRNG key, and got 'first' of type `str`. Write "
-            "`MemoryLogger.run(..., name='first')`.",
+            "of type `ArrayImpl`. Write `MemoryLogger.run(key=...)`.",
+        ),
+        (
+            lambda: MemoryLogger().init("first"),
+            TypeError,
+            "`MemoryLogger.init` takes one PRNG key, and got 'first' of type `str`. Write "
+            "`MemoryLogger.init(..., name='first')`.",
         ),
         (lambda: MultiLogger([print]), TypeError, "Write `MultiLogger(*loggers)`."),
         (lambda: MultiLogger(3), TypeError, "`MultiLogger` takes loggers and callbacks, and got 3"),
@@ -1241,11 +1283,6 @@ def test_runs_left_open_end_with_python(tmp_path):
             ValueError,
             "`MultiLogger` got a logger twice, once inside another `MultiLogger`.",
         ),
-        (
-            lambda: MemoryLogger().init(jax.random.key(0), cfg={1: 2, "a": 3}),
-            TypeError,
-            "`MemoryLogger.init` takes dictionaries with keys of one type, strings best",
-        ),
         (lambda: CallbackLogger(3), TypeError, "`CallbackLogger` takes a function of a record"),
     ],
 )
@@ -1253,18 +1290,6 @@ def test_mistakes_are_told(use, error, text):
     with pytest.raises(error) as caught:
         use()
     assert text in str(caught.value)
-
-
-def test_a_run_that_another_logger_writes_is_not_resumed(tmp_path):
-    one, two = SaveLogger(tmp_path), SaveLogger(tmp_path)
-    with one.run(name="r") as state, pytest.raises(ValueError, match="a process still writes"):
-        two.run(resume="r").__enter__()
-    assert state.number == 1
-    with two.run(resume="r") as state:
-        two.log(state, {"x": 1.0})
-    assert logax.load(tmp_path).find("r")["x"].tolist() == [1.0]
-    one.close()
-    two.close()
 
 
 def test_mistakes_with_runs_are_told():
@@ -1279,11 +1304,6 @@ def test_mistakes_with_runs_are_told():
     state = logger.init(jax.random.key(0))
     with pytest.raises(TypeError, match=r"which has steps of its own, and besides `step`"):
         logger.log(state, logax.spool(grow)(1.0)[1], step=1)
-    with logger.run() as open_one, pytest.raises(ValueError, match="which is still open here"):
-        logger.run(resume=logger.runs[-1].info.id).__enter__()
-    assert open_one.number
-    with pytest.raises(TypeError, match=r"takes as `resume` the id or the name of a run"):
-        logger.run(resume=3).__enter__()
     with (
         logger.loop(lambda x: x) as loop,
         pytest.raises(TypeError, match=r"must give a mapping from names to values, and gave 1\.0"),

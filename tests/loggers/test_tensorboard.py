@@ -210,13 +210,13 @@ def test_images_are_read_back_pixel_by_pixel(tmp_path, pixels, expected):
 
 
 def test_what_init_was_given_is_there_as_hyperparameters_and_as_text(tmp_path):
-    info = {
+    config = {
         "rate": 0.1, "layers": [64, 32], "opt": {"name": "adam|w", "nesterov": True}, "none": None,
         "seed": np.int32(3), "scale": np.float32(0.5), "x": np.zeros(100), "big": 10**400,
         "small": np.arange(3), "opt/name": "sgd", "bytes": b"ab", "wide": np.longdouble(0.25),
-        "z": np.complex64(1 + 2j),
+        "z": np.complex64(1 + 2j), "id": "mine",
     }  # fmt: skip
-    run = _run(info=info, began=1234.5)
+    run = _run(config=config, began=1234.5)
     write_runs(TensorBoardSink(tmp_path), [run])
     start = read_session(tmp_path / "a", "start")
     plain = {
@@ -226,19 +226,21 @@ def test_what_init_was_given_is_there_as_hyperparameters_and_as_text(tmp_path):
         "rate": 0.1, "layers/0": 64.0, "layers/1": 32.0, "opt/name": "adam|w",
         "opt/nesterov": True, "seed": 3.0, "scale": 0.5, "x": "float64[100]", "big": np.inf,
         "small": "[0, 1, 2]", "opt/name~": "sgd", "bytes": "b'ab'", "wide": 0.25, "z": "(1+2j)",
+        "id": "mine",
     }  # fmt: skip
     assert start.start_time_secs == 1234.5
-    (text,) = read_events(tmp_path / "a").Tensors("logax/info/text_summary")
+    (text,) = read_events(tmp_path / "a").Tensors("logax/config/text_summary")
     lines = text.tensor_proto.string_val[0].decode().splitlines()
     assert f"| id | {run.id} |" in lines
+    assert "| id | mine |" in lines
     assert "| opt/name | adam\\|w |" in lines
 
 
 def test_numbers_of_32_bits_have_few_digits_in_texts_and_stay_numbers(tmp_path):
     traced = float(np.float32(0.01))
-    run = _run(info={"rate": traced, "double": 0.1 + 0.2, "sizes": np.float32([0.1, 0.2])})
+    run = _run(config={"rate": traced, "double": 0.1 + 0.2, "sizes": np.float32([0.1, 0.2])})
     write_runs(TensorBoardSink(tmp_path), [run])
-    (text,) = read_events(tmp_path / "a").Tensors("logax/info/text_summary")
+    (text,) = read_events(tmp_path / "a").Tensors("logax/config/text_summary")
     lines = text.tensor_proto.string_val[0].decode().splitlines()
     assert lines[-3:] == [
         "| rate | 0.01 |", "| double | 0.30000000000000004 |", "| sizes | [0.1, 0.2] |"
@@ -248,7 +250,7 @@ def test_numbers_of_32_bits_have_few_digits_in_texts_and_stay_numbers(tmp_path):
 
 
 def test_the_page_of_hyperparameters_has_the_runs_and_finds_the_metrics(tmp_path):
-    runs = [_run(f"r{i}", i, info={"rate": 0.1 * i, "opt": "adam"}) for i in range(3)]
+    runs = [_run(f"r{i}", i, config={"rate": 0.1 * i, "opt": "adam"}) for i in range(3)]
     write_runs(TensorBoardSink(tmp_path), runs, Portion.of(runs, {"loss": np.ones((3, 1))}))
     events = PluginMultiplexer().AddRunsFromDirectory(str(tmp_path)).Reload()
     provider = data_provider.MultiplexerDataProvider(events, str(tmp_path))
@@ -280,7 +282,7 @@ def test_a_run_that_goes_on_does_so_in_its_folder(tmp_path):
         write_runs(TensorBoardSink(tmp_path), [run], portion)
     sink = TensorBoardSink(tmp_path)
     for run in (first, other):
-        assert sink.find(run.id) == run.id
+        assert run.id in sink.known_runs().names
     again = RunInfo(other.id, "another name", resumed=True)
     portion = Portion.of([again], {"x": np.ones((1, 1))}, step=np.array([[2]]))
     write_runs(sink, [again], portion)
@@ -297,7 +299,7 @@ def test_a_run_that_goes_on_without_its_folder_has_a_new_one(tmp_path):
     assert read_scalars(tmp_path / f"a-{again.id[:8]}") == {"x": [(2, 1.0)]}
 
 
-def test_a_run_is_found_by_its_name_or_the_beginning_of_its_id(tmp_path):
+def test_the_runs_of_a_folder_can_be_resumed_the_oldest_first(tmp_path):
     runs = [RunInfo("abc-1", "one", began=1.0), RunInfo("abd-2", "two"), RunInfo("x-3", "one")]
     sink = TensorBoardSink(tmp_path)
     write_runs(sink, runs)
@@ -308,12 +310,9 @@ def test_a_run_is_found_by_its_name_or_the_beginning_of_its_id(tmp_path):
     (tmp_path / "broken" / "logax-run.json").write_text("{")
     (tmp_path / "hostile").mkdir()
     (tmp_path / "hostile" / "logax-run.json").write_text(json.dumps({"id": 3}))
-    assert [sink.find(wanted) for wanted in ("two", "abc", "last")] == ["abd-2", "abc-1", "abc-1"]
-    with pytest.raises(ValueError, match=r"`TensorBoardLogger\.run` .*: 'nine' means no run"):
-        sink.find("nine")
-    for several in ("ab", "one"):
-        with pytest.raises(ValueError, match=f"'{several}' means 2 runs in"):
-            sink.find(several)
+    where, names, _ = sink.known_runs()
+    assert where == str(tmp_path)
+    assert list(names.items()) == [("x-3", "one"), ("abd-2", "two"), ("abc-1", "one")]
 
 
 def test_256_runs_need_few_descriptors(tmp_path):
@@ -437,7 +436,7 @@ def test_each_seed_of_a_compiled_program_is_a_folder(tmp_path):
     logger = TensorBoardLogger(tmp_path)
 
     def one(key, x):
-        state = logger.init(key, name="seed", start=x)
+        state = logger.init(key, name="seed", config={"start": x})
         out = logger.tap(_train, state)(x)
         logger.finish(state)
         return out

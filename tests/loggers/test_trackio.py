@@ -42,8 +42,8 @@ _write = functools.partial(write_runs, flushes=True)
 
 
 def test_a_run_has_its_name_config_group_and_rows():
-    info = {"rate": np.float32(0.5), "config": {"sizes": (1, 2)}, "_mine": "x"}
-    runs = _runs(1, info=info, began=0.0, group="g", machine={"host": "h"})
+    config = {"rate": np.float32(0.5), "net": {"sizes": (1, 2)}, "_mine": "x"}
+    runs = _runs(1, config=config, began=0.0, group="g", machine={"host": "h"})
     values = {"loss": np.array([[0.5, 0.25]], np.float32), "grad": {"w": np.array([[1, 2]])}}
     _write(
         TrackioSink("p", config={"all": 1}),
@@ -55,7 +55,7 @@ def test_a_run_has_its_name_config_group_and_rows():
     assert run.config == {
         "all": 1,
         "rate": 0.5,
-        "config": {"sizes": [1, 2]},
+        "net": {"sizes": [1, 2]},
         "logax/_mine": "x",
         "logax/machine": {"host": "h"},
         "_Username": None,
@@ -78,7 +78,7 @@ def test_the_logger_leaves_the_run_of_the_process_alone_and_starts_nothing(monke
     monkeypatch.setattr(socket.socket, "connect", refuse)
     monkeypatch.setenv("TRACKIO_SPACE_ID", "somebody/space")
     logger = TrackioLogger("p")
-    with logger.run(jax.random.key(0), name="first", rate=0.5) as state:
+    with logger.run(key=jax.random.key(0), name="first", config={"rate": 0.5}) as state:
         logger.log(state, {"loss": 0.5}, step=1)
         logger.log(state, {"loss": 0.25}, step=2)
     logger.close()
@@ -189,21 +189,19 @@ def test_a_histogram_is_trackios_own_and_images_are_left_out_and_named():
 
 
 def test_a_run_is_found_and_goes_on_with_its_config():
-    (run,) = _runs(1, info={"rate": 0.5})
+    (run,) = _runs(1, config={"rate": 0.5, "kept": 2})
     _write(TrackioSink("p"), [run], Portion.of([run], {"x": np.array([[1]])}, step=np.array([[0]])))
     sink = TrackioSink("p")
-    assert sink.find("id-0") == sink.find("id") == sink.find("n0") == "id-0"
-    with pytest.raises(ValueError, match=r"`TrackioLogger\.run` .*'z' means no run in .* 'p'"):
-        sink.find("z")
-    again = RunInfo("id-0", "n0", resumed=True)
+    assert sink.known_runs()[:2] == ("the project 'p'", {"id-0": "n0"})
+    again = RunInfo("id-0", "n0", config={"rate": 0.25, "more": 1}, resumed=True)
     _write(sink, [again], Portion.of([again], {"x": np.array([[2]])}, step=np.array([[1]])))
     assert read_rows("p") == {"id-0": [{"step": 0, "x": 1}, {"step": 1, "x": 2}]}
     (found,) = trackio.Api().runs("p")
-    assert found.config["rate"] == 0.5
+    assert [found.config[name] for name in ("rate", "kept", "more")] == [0.25, 2, 1]
 
 
 def test_a_run_that_goes_on_and_is_not_there_begins_with_its_config():
-    again = RunInfo("id-9", "n9", info={"rate": 0.5}, resumed=True)
+    again = RunInfo("id-9", "n9", config={"rate": 0.5}, resumed=True)
     portion = Portion.of([again], {"x": np.array([[2]])}, step=np.array([[1]]))
     _write(TrackioSink("p"), [again], portion)
     assert read_rows("p") == {"id-9": [{"step": 1, "x": 2}]}
@@ -301,7 +299,7 @@ def test_options_that_mean_nothing_here_are_refused_at_once():
         TrackioLogger("p", nonsense=1)
     with pytest.raises(TypeError, match="`TrackioLogger` takes the name of a project, and got 3"):
         TrackioLogger(3)
-    with pytest.raises(TypeError, match="`TrackioLogger` takes `config` as a dictionary, and"):
+    with pytest.raises(TypeError, match="`TrackioLogger` takes as `config` a mapping or a data"):
         TrackioLogger("p", config=3)
 
 

@@ -46,7 +46,7 @@ def _read(folder, number="0"):
 
 
 def test_records_are_rows_over_our_step(tmp_path):
-    run = _run(info={"rate": 0.1, "net": {"layers": np.array([64, 32])}})
+    run = _run(config={"rate": 0.1, "net": {"layers": np.array([64, 32])}})
     values = {"loss": np.float32([[0.5, 0.25]]), "net": {"w": np.array([[[1, 2], [3, 4]]])}}
     portion = Portion.of([run], values, step=np.array([[10, 5]]), episode=np.array([[1, 2]]))
     write_runs(_sink(tmp_path, config={"fixed": True}, tags=["t"]), [run], portion)
@@ -301,7 +301,7 @@ def test_a_key_of_the_environment_is_a_login(monkeypatch):
         ({"name": "x"}, "`WandbLogger` takes no `name`: give it to `init` or `run`"),
         ({"id": "x"}, "`WandbLogger` takes no `id`: every run has its own"),
         ({"projct": "x"}, "`wandb.init`, which has none called `projct`"),
-        ({"config": "x"}, "takes `config` as a dictionary, and got 'x'"),
+        ({"config": "x"}, "takes as `config` a mapping or a dataclass, and got 'x'"),
         ({"settings": 3}, "takes `settings` as W&B does, and got 3"),
     ],
 )
@@ -320,7 +320,7 @@ def test_seeds_are_one_run_unless_they_are_to_be_more(tmp_path):
     logger = WandbLogger(project="p", mode="offline", dir=str(tmp_path))
 
     def one(key, x):
-        state = logger.init(key, name="all", start=x)
+        state = logger.init(key, name="all", config={"start": x})
         return logger.tap(lambda x: logax.log({"x": x}, step=0), state)(x)
 
     jax.vmap(one)(jax.random.split(jax.random.key(0), 2), jnp.array([0.0, 4.0]))

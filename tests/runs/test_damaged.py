@@ -73,7 +73,7 @@ def read_all(path: Path) -> int:
     runs = logax.load(path)
     repr(runs)
     for each in runs.values():
-        _ = each.logs, each.info, each.machine, each.status, each.updated, repr(each)
+        _ = each.logs, each.config, each.machine, each.status, each.updated, repr(each)
     for key in runs.logged():
         _ = runs[key] if key in ("x", "tree") else None
     return len(runs)
@@ -242,7 +242,7 @@ ABSURD = [
     "UPDATE runs SET content = x'00'",
     "UPDATE runs SET content = replace(content, '\"lane\": []', '\"lane\": [null]')",
     "UPDATE runs SET opened = 'never'",
-    "UPDATE runs SET info = 'x'",
+    "UPDATE runs SET config = 'x'",
     "UPDATE ends SET status = 'great'",
     "UPDATE ends SET ended = 'never'",
     "UPDATE streams SET place = place + 1000000",
@@ -291,7 +291,7 @@ def read(path):
     runs = logax.load(path)
     repr(runs)
     for run in runs.values():
-        run.info, run.machine, repr(run)
+        run.config, run.machine, repr(run)
         for key in run:
             run[key]
     for key in runs.logged():

@@ -18,6 +18,7 @@ import pytest
 
 import logax
 import logax.storage
+from logax._runs.search import one_run
 from logax.loggers.save import SaveSink
 from logax.loggers.sink import Portion, RunInfo, Stream
 
@@ -241,7 +242,7 @@ def test_a_resumed_run_is_one_run(tmp_path: Path) -> None:
         sink.write(Portion.of([info], {"x": np.full((1, 2), next(values))}, step=np.ones((1, 2))))
         sink.close([info], status)
         if info is again:  # once more, in the same file
-            more = dataclasses.replace(again, info={"new": 4})
+            more = dataclasses.replace(again, config={"new": 4})
             sink.open([more])
             sink.write(
                 Portion.of([more], {"x": np.full((1, 1), next(values)), "y": np.ones((1, 1))})
@@ -254,12 +255,12 @@ def test_a_resumed_run_is_one_run(tmp_path: Path) -> None:
     assert list(runs) == ["a"]
     run = runs["a"]
     assert (run.name, run.began, run.status, run.resumed) == ("named", 100.0, "finished", 2)
-    assert run.info == {"rate": 3, "old": 2, "new": 4}
+    assert run.config == {"rate": 3, "old": 2, "new": 4}
     assert run.machine == {"host": "two"}
     assert run["x"].tolist() == [0, 0, 1, 1, 2]
     assert list(run) == ["x", "y"]
     assert runs["x"].tolist() == [[0, 0, 1, 1, 2]]
-    assert SaveSink(tmp_path).find("named") == "a"
+    assert SaveSink(tmp_path).known_runs().names == {"a": "named"}
 
 
 def test_a_run_is_found_by_its_id_the_beginning_of_it_or_its_name(
@@ -274,7 +275,6 @@ def test_a_run_is_found_by_its_id_the_beginning_of_it_or_its_name(
     runs = logax.load(tmp_path)
     found = {"abc": "abc", "abdo": "abdominal", "abd-name": "abd", "abd": "abd", "y": "y"}
     assert {text: runs.find(text).id for text in found} == found
-    assert {text: sink.find(text) for text in found} == found
     for text, message in {
         "ab": r"'ab' means 3 runs in .*of:\n  abc  abc-name\n  abd  abd-name\n  abdominal  abc$",
         "x-name": r"'x-name' means 2 runs in .*\n  x  x-name\n  y  x-name$",
@@ -282,9 +282,9 @@ def test_a_run_is_found_by_its_id_the_beginning_of_it_or_its_name(
         "": r"'' means no run",
     }.items():
         with pytest.raises(ValueError, match=re.compile(message, re.DOTALL)):
-            sink.find(text)
+            runs.find(text)
     with pytest.raises(ValueError, match=r"\(there are none\)"):
-        SaveSink(tmp_path / "new").find("x")
+        one_run("x", {}, "a folder")
 
 
 def test_a_name_that_is_nothing_is_told_with_what_there_is(tmp_path: Path, sink: SaveSink) -> None:
@@ -401,22 +401,22 @@ def test_all_runs_are_one_table(tmp_path: Path) -> None:
             logax.logdict({"loss": np.float32([at, at + 0.5])}, steps=steps),
             tmp_path,
             name="s",
-            **info,
+            config=config,
         )
-        for at, info in enumerate(given)
+        for at, config in enumerate(given)
     ]
     logax.save({"count": np.array([7, 8]), "run": np.ones(2)}, tmp_path, name="other")
     runs = logax.load(tmp_path)
     table = runs.to_pandas("loss")
-    names = ["run", "name", "info/rate", "info/model/layers", "info/model/kind", "info/on"]
+    names = ["run", "name", "config/rate", "config/model/layers", "config/model/kind", "config/on"]
     assert list(table) == [*names, "record", "step", "loss"]
     assert table["run"].tolist() == [identity for identity in ids for _ in range(2)]
     assert table["name"].tolist() == ["s"] * 6
-    assert table["info/rate"].tolist()[:4] == [0.5, 0.5, 0.25, 0.25]
-    assert table["info/rate"].isna().tolist() == [False] * 4 + [True] * 2
-    assert str(table["info/model/layers"].dtype) == "Int64"
-    assert table["info/model/layers"].tolist()[:3] == [2, 2, 3]
-    assert table["info/on"].isna().tolist() == [False] * 2 + [True] * 2 + [False] * 2
+    assert table["config/rate"].tolist()[:4] == [0.5, 0.5, 0.25, 0.25]
+    assert table["config/rate"].isna().tolist() == [False] * 4 + [True] * 2
+    assert str(table["config/model/layers"].dtype) == "Int64"
+    assert table["config/model/layers"].tolist()[:3] == [2, 2, 3]
+    assert table["config/on"].isna().tolist() == [False] * 2 + [True] * 2 + [False] * 2
     assert table["step"].tolist() == [0, 10] * 3
     assert (table["loss"].dtype, table["loss"].tolist()) == ("float32", [0, 0.5, 1, 1.5, 2, 2.5])
     whole = runs.to_pandas()
@@ -485,7 +485,7 @@ def test_few_of_many_runs_are_read_by_themselves(tmp_path: Path, sink: SaveSink)
 
 
 def test_a_run_of_very_many_keys_shows_some(tmp_path: Path, sink: SaveSink) -> None:
-    (run,) = opened(sink, "a", info={})
+    (run,) = opened(sink, "a", config={})
     sink.write(Portion.of([run], {"i": logax.ImagePixels(np.ones((1, 1, 4, 4), np.uint8))}))
     sink.write(Portion.of([run], {f"k{i}": {"a": np.ones((1, 1)), "b": None} for i in range(32)}))
     sink.flush()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
+import sqlite3
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -270,7 +272,7 @@ def test_keys_are_data_whatever_they_are(tmp_path: Path) -> None:
 
 
 def test_names_and_info_of_runs_are_data_too(tmp_path: Path) -> None:
-    info = {
+    config = {
         "\ud800": "\0",
         "array": np.arange(6, dtype=np.int16).reshape(2, 3),
         "narrow": jnp.ones(2, jnp.bfloat16),
@@ -286,13 +288,13 @@ def test_names_and_info_of_runs_are_data_too(tmp_path: Path) -> None:
         "object": np.array([object], object),
     }
     name = "'; DROP TABLE runs; --\ud800\0"
-    portion = one({"x": np.zeros(1)}, RunInfo("id", name, info, 1.5, {"host": "h"}, "g", (3,), 7))
+    portion = one({"x": np.zeros(1)}, RunInfo("id", name, config, 1.5, {"host": "h"}, "g", (3,), 7))
     run = written(tmp_path, portion).find(name)
     assert (run.id, run.name, run.group, run.lane, run.lanes) == ("id", name, "g", (3,), 7)
     assert (run.began, run.machine, run.status) == (1.5, {"host": "h"}, "finished")
-    found = run.info
-    same_bits(found.pop("array"), info["array"])
-    same_bits(found.pop("narrow"), np.asarray(info["narrow"]))
+    found = run.config
+    same_bits(found.pop("array"), config["array"])
+    same_bits(found.pop("narrow"), np.asarray(config["narrow"]))
     same_bits(found.pop("typed"), found.pop("key"))
     np.testing.assert_equal(
         found,
@@ -309,7 +311,7 @@ def test_names_and_info_of_runs_are_data_too(tmp_path: Path) -> None:
             "point": {"x": 1, "y": 2},
             "big": 2**80,
             "settings": {"rate": 0.5, "point": {"x": 1, "y": 2}},
-            "object": repr(info["object"]),
+            "object": repr(config["object"]),
         },
     )
 
@@ -318,7 +320,7 @@ def test_info_that_is_nested_without_end_is_cut(tmp_path: Path) -> None:
     endless: list[Any] = []
     endless.append(endless)
     portion = one({"x": np.zeros(1)}, RunInfo("id", "name", {"endless": endless}))
-    found = written(tmp_path, portion)["id"].info["endless"]
+    found = written(tmp_path, portion)["id"].config["endless"]
     depth = 0
     while isinstance(found, list):
         (found,), depth = found, depth + 1
@@ -403,9 +405,9 @@ def test_save_keeps_a_logdict_as_it_is(tmp_path: Path) -> None:
         return x
 
     _, logs = logax.spool(f)(jnp.float32(8))
-    name = logax.save(logs, tmp_path, name="mine", rate=0.5)
+    name = logax.save(logs, tmp_path, name="mine", config={"rate": 0.5})
     run = logax.load(tmp_path)[name]
-    assert (run.name, run.status, run.info) == ("mine", "finished", {"rate": 0.5})
+    assert (run.name, run.status, run.config) == ("mine", "finished", {"rate": 0.5})
     assert run.logs == jax.device_get(logs)
     assert [*run.logs.site.items()] == [*logs.site.items()]
 
@@ -418,7 +420,7 @@ def test_save_of_lanes_makes_a_run_of_each_or_one_that_has_them(tmp_path: Path, 
     logs = logax.logdict(
         {"x": data}, rank={"x": 0}, count={"x": count}, steps={"t": {"x": step}}
     ) | logax.logdict({"common": np.arange(2)})
-    ids = logax.save(logs, tmp_path, lanes=lanes, seed=1)
+    ids = logax.save(logs, tmp_path, lanes=lanes, config={"seed": 1})
     runs = logax.load(tmp_path)
     if lanes == "together":
         run = runs[ids]
@@ -445,4 +447,40 @@ def test_save_refuses_what_it_cannot_keep(tmp_path: Path) -> None:
         logax.save(one | two, tmp_path)
     with pytest.raises(TypeError, match="needs to see the numbers"):
         jax.jit(lambda x: logax.save(logax.logdict({"x": x}), tmp_path) and x)(jnp.ones(2))
+    with pytest.raises(TypeError, match="unexpected keyword argument 'key'"):
+        logax.save({}, tmp_path, key=jax.random.key(0))  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="takes a `name` that is a string, and got 3 of type `int`"):
+        logax.save({}, tmp_path, name=3)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="takes `mode` as 'a', 'w' or 'x', and got 'r'"):
+        logax.save({}, tmp_path, mode="r")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_save_adds_to_the_runs_of_a_folder_replaces_them_or_wants_none(tmp_path: Path) -> None:
+    data = {"x": np.zeros(1)}
+    logax.save(data, tmp_path / "runs", name="one", mode="x")
+    with pytest.raises(FileExistsError, match=r"which has runs in it, and mode 'x' wants none"):
+        logax.save(data, tmp_path / "runs", name="two", mode="x")
+    logax.save(data, tmp_path / "runs", name="two")
+    assert list(logax.load(tmp_path / "runs").names().values()) == ["one", "two"]
+    for name in ("of another program.sqlite", "notes.txt"):
+        (tmp_path / "runs" / name).write_text(name)
+    logger = logax.loggers.SaveLogger(tmp_path / "runs")
+    with logger.run("live"):
+        logax.flush()
+        with pytest.raises(
+            ValueError, match=r"cannot replace the runs in .*: a process still writ"
+        ):
+            logax.save(data, tmp_path / "runs", name="three", mode="w")
+    logger.close()
+    left = tmp_path / "left.sqlite"
+    with sqlite3.connect(next((tmp_path / "runs").glob("*-*.sqlite"))) as one:
+        one.execute(f"VACUUM INTO '{left}'")
+    one.close()
+    for end in (".sqlite", ".sqlite-wal", ".lock"):  # as of a process that was killed
+        shutil.copy(left, tmp_path / "runs" / f"killed{end}")
+    logax.save(data, tmp_path / "runs", name="three", mode="w")
+    (new,) = (tmp_path / "runs").glob("*-*.sqlite")
+    assert list(logax.load(new).names().values()) == ["three"]
+    others = {path.name for path in (tmp_path / "runs").iterdir()} - {new.name}
+    assert others == {"of another program.sqlite", "notes.txt"}

@@ -41,7 +41,7 @@ def runs(folder: str) -> Cycle:
     logger, key = SaveLogger(folder), jax.random.key(0)
 
     def cycle(number: int) -> None:
-        state = logger.init(key, name="run", rate=0.1)
+        state = logger.init(key, name="run", config={"rate": 0.1})
         logger.log(state, {"x": float(number)}, step=number)
         logger.finish(state)
         with logger.run(name="block") as state:

@@ -50,17 +50,19 @@ def run(options: Any) -> int:
     found = [_summaries(each, options.keys, wanted) for each in chosen]
     wanted.check()
     keys = list(dict.fromkeys(name for each in found for name in each))
-    infos = [flat(each.info) for each in chosen]
-    differing, same = _differing(infos)
+    configs = [flat(each.config) for each in chosen]
+    differing, same = _differing(configs)
     if options.json:
-        write_json(_facts(chosen, found, keys, {name: _row_of(infos, name) for name in differing}))
+        write_json(
+            _facts(chosen, found, keys, {name: _row_of(configs, name) for name in differing})
+        )
         return 0
     labels = _labels(chosen, short_ids(runs))
     write_tables(
-        labels, found, keys, [{name: x[name] for name in differing if name in x} for x in infos]
+        labels, found, keys, [{name: x[name] for name in differing if name in x} for x in configs]
     )
     if same:
-        more = f"{same} more in `info`" if differing else f"What is in `info` ({same})"
+        more = f"{same} more in `config`" if differing else f"What is in `config` ({same})"
         write("", f"{more} {'are' if differing and same > 1 else 'is'} the same in all.")
     return 0
 
@@ -78,15 +80,15 @@ def _labels(runs: Sequence[Run], short: Mapping[str, str]) -> list[str]:
     ]
 
 
-def _row_of(infos: Sequence[Mapping[str, Any]], name: str) -> list[Any]:
-    return [info.get(name) for info in infos]
+def _row_of(configs: Sequence[Mapping[str, Any]], name: str) -> list[Any]:
+    return [config.get(name) for config in configs]
 
 
-def _differing(infos: Sequence[Mapping[str, Any]]) -> tuple[list[str], int]:
-    """What was given differently, and how much was given alike."""
-    names = dict.fromkeys(name for info in infos for name in info)
+def _differing(configs: Sequence[Mapping[str, Any]]) -> tuple[list[str], int]:
+    """The names whose values differ, and how many do not."""
+    names = dict.fromkeys(name for config in configs for name in config)
     texts = {
-        name: {json.dumps(as_json(info[name])) if name in info else None for info in infos}
+        name: {json.dumps(as_json(config[name])) if name in config else None for config in configs}
         for name in names
     }
     differing = [name for name in names if len(texts[name]) > 1]
@@ -97,7 +99,7 @@ def _facts(
     runs: Sequence[Run],
     found: Sequence[Mapping[str, Summary]],
     keys: Sequence[str],
-    infos: Mapping[str, Any],
+    configs: Mapping[str, Any],
 ) -> dict[str, Any]:
     def of(key: str) -> list[Any]:
         own = [each.get(key) for each in found]
@@ -106,5 +108,5 @@ def _facts(
     return {
         "runs": [facts_of(run) for run in runs],
         "keys": {key: of(key) for key in keys},
-        "info": infos,
+        "config": configs,
     }

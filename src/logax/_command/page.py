@@ -94,7 +94,7 @@ def _width(letter: str) -> int:
 
 
 def flat(value: Any, name: str = "") -> dict[str, Any]:
-    """What was given to a run, without nesting: `config/rate`."""
+    """The config of a run, without nesting: `model/layers`."""
     if isinstance(value, Mapping) and (value or not name):
         found = {}
         for key, each in value.items():
@@ -104,7 +104,7 @@ def flat(value: Any, name: str = "") -> dict[str, Any]:
 
 
 def brief(value: Any, longest: int = 40) -> str:
-    """A value that was given to a run, on one line."""
+    """A value of a config, on one line."""
     if isinstance(value, str):
         return safe(value, longest)
     if isinstance(value, (bool, int, float, np.generic)):

@@ -81,7 +81,7 @@ def _facts(run: Run, summaries: list[Summary]) -> dict[str, Any]:
     keys: dict[str, Any] = {}
     for summary in summaries:  # of a key that changed midway the last
         keys[summary.name] = summary.as_json()
-    return {**facts_of(run), "info": run.info, "machine": run.machine, "keys": keys}
+    return {**facts_of(run), "config": run.config, "machine": run.machine, "keys": keys}
 
 
 def _write_head(run: Run) -> None:
@@ -95,7 +95,7 @@ def _write_head(run: Run) -> None:
         "lane": "-".join(map(str, run.lane)),
         "lanes": str(run.lanes or ""),
     }
-    facts |= {f"info {safe(key)}": exact(value, 100) for key, value in flat(run.info).items()}
+    facts |= {f"config {safe(key)}": exact(value, 100) for key, value in flat(run.config).items()}
     machine = {key: value for key, value in flat(run.machine).items() if key != "key"}
     facts["machine"] = ", ".join(f"{safe(key)} {brief(value)}" for key, value in machine.items())
     wide = max(width(key) for key in facts)

@@ -1,9 +1,9 @@
 """How runs that are compared stand: side by side, or one below the other.
 
-Side by side each run has its columns, and what was given differently is a table below. Where the
-terminal is too narrow for that, each run has a row: what was given differently first, then the last
-and the least value of each key; the least ones go first where there is no room, then the columns at
-the end, and it is said how many.
+Side by side each run has its columns, and what differs between their configs is a table below.
+Where the terminal is too narrow for that, each run has a row: what differs first, then the last and
+the least value of each key; the least ones go first where there is no room, then the columns at the
+end, and it is said how many.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from logax._command.page import brief, columns, number, safe, table, width, writ
 from logax._command.summary import Summary
 
 Summaries = Sequence[Mapping[str, Summary]]
-Infos = Sequence[Mapping[str, Any]]
+Configs = Sequence[Mapping[str, Any]]
 _GAP = 2  # columns of the terminal between two of a table
 
 
@@ -30,37 +30,39 @@ class _Column(NamedTuple):
 
 
 def write_tables(
-    labels: Sequence[str], found: Summaries, keys: Sequence[str], infos: Infos
+    labels: Sequence[str], found: Summaries, keys: Sequence[str], configs: Configs
 ) -> None:
-    """Write what runs have logged, and what was given differently to them."""
+    """Write what runs have logged, and where their configs differ."""
     if not keys:
         write("Nothing is logged in any of them.")
     numbers = [_Column("key", [safe(key) for key in keys])]
     for label, each in zip(labels, found, strict=True):
         numbers.append(_Column(f"{label} last", [_last(each.get(key)) for key in keys], True))
         numbers.append(_Column(f"{label} min", [_least(each.get(key)) for key in keys], True))
-    names = list(dict.fromkeys(name for info in infos for name in info))
-    given = [_Column("info", [safe(name) for name in names])]
-    for label, info in zip(labels, infos, strict=True):
-        given.append(_Column(label, [_given(info, name) for name in names]))
+    names = list(dict.fromkeys(name for config in configs for name in config))
+    given = [_Column("config", [safe(name) for name in names])]
+    for label, config in zip(labels, configs, strict=True):
+        given.append(_Column(label, [_given(config, name) for name in names]))
     tables = [wanted for wanted, is_there in ((numbers, keys), (given, names)) if is_there]
     if all(_wide(wanted) <= columns() for wanted in tables):
         for at, wanted in enumerate(tables):
             write(*[""] * (at > 0 or not keys))
             _write(wanted)
     else:
-        _write_rows(labels, found, keys, infos, names)
+        _write_rows(labels, found, keys, configs, names)
 
 
 def _write_rows(
     labels: Sequence[str],
     found: Summaries,
     keys: Sequence[str],
-    infos: Infos,
+    configs: Configs,
     names: Sequence[str],
 ) -> None:
     rows = [_Column("run", labels)]
-    rows += [_Column(safe(name, 24), [_given(info, name) for info in infos]) for name in names]
+    rows += [
+        _Column(safe(name, 24), [_given(config, name) for config in configs]) for name in names
+    ]
     least = set()
     for key in keys:
         own = [each.get(key) for each in found]
@@ -99,5 +101,5 @@ def _least(summary: Summary | None) -> str:
     return "" if summary is None or summary.low is None else number(summary.low)
 
 
-def _given(info: Mapping[str, Any], name: str) -> str:
-    return brief(info[name]) if name in info else ""
+def _given(config: Mapping[str, Any], name: str) -> str:
+    return brief(config[name]) if name in config else ""

@@ -24,16 +24,23 @@ from logax._log import EFFECTS
 Answer = Callable[[tuple[int, ...], Sequence[Any]], Any]
 
 
-def ask(answer: Answer, operands: Sequence[Array]) -> Array:
+def ask(
+    answer: Answer,
+    operands: Sequence[Array],
+    prepare: Callable[[tuple[int, ...]], None] | None = None,
+) -> Array:
     """The number that the host gives for these arrays.
 
     Args:
       answer: Called on the host with how many lanes there are at each level of `vmap` and the
         arrays, each with all lanes as one axis in front. Gives one number for each of the lanes.
       operands: The arrays. Lanes are those that one of them varies over.
+      prepare: Called with the lanes in the thread of the user, before the program is compiled or,
+        outside of one, before the answer. It may raise.
     """
     operands = [_compat.replicated(jnp.asarray(x)) for x in operands]  # the host wants them whole
-    return ask_p.bind(*operands, answer=answer, lanes=(), over=((),) * len(operands))
+    none = ((),) * len(operands)
+    return ask_p.bind(*operands, answer=answer, prepare=prepare, lanes=(), over=none)
 
 
 def _answered(answer: Answer, lanes: tuple[int, ...], over: Any, *operands: Any) -> Any:
@@ -46,14 +53,14 @@ def _answered(answer: Answer, lanes: tuple[int, ...], over: Any, *operands: Any)
     return np.asarray(answer(lanes, whole), np.uint32).reshape(lanes)
 
 
-def _abstract(*_: Any, answer: Any, lanes: tuple[int, ...], over: Any) -> tuple[Any, Any]:
+def _abstract(*_: Any, lanes: tuple[int, ...], **__: Any) -> tuple[Any, Any]:
     return jax.core.ShapedArray(lanes, np.dtype(np.uint32)), EFFECTS
 
 
-def _batch(args: Any, dims: Any, *, answer: Any, lanes: Any, over: Any) -> tuple[Array, int]:
-    wider = tuple((d is not None, *own) for d, own in zip(dims, over, strict=True))
+def _batch(args: Any, dims: Any, *, lanes: Any, over: Any, **own: Any) -> tuple[Array, int]:
+    wider = tuple((d is not None, *each) for d, each in zip(dims, over, strict=True))
     lanes = (lane_count(args, dims), *lanes)
-    return ask_p.bind(*lanes_first(args, dims), answer=answer, lanes=lanes, over=wider), 0
+    return ask_p.bind(*lanes_first(args, dims), lanes=lanes, over=wider, **own), 0
 
 
 def _jvp(primals: Any, tangents: Any, **params: Any) -> tuple[Array, Any]:
@@ -61,11 +68,16 @@ def _jvp(primals: Any, tangents: Any, **params: Any) -> tuple[Array, Any]:
     return number, ad.Zero(jax.typeof(number).to_tangent_aval())
 
 
-def _now(*args: Any, answer: Any, lanes: Any, over: Any) -> Array:
+def _now(*args: Any, answer: Any, prepare: Any, lanes: Any, over: Any) -> Array:
+    if prepare is not None:
+        prepare(lanes)
     return jnp.asarray(_answered(answer, lanes, over, *args))
 
 
-def _lowered(context: Any, *args: Any, answer: Any, lanes: Any, over: Any) -> Any:
+def _lowered(context: Any, *args: Any, answer: Any, prepare: Any, lanes: Any, over: Any) -> Any:
+    if prepare is not None:
+        prepare(lanes)
+
     def call(*arrays: Any) -> tuple[Any]:
         return (_answered(answer, lanes, over, *arrays),)
 

@@ -73,11 +73,11 @@ class RunsFile:
             "resumed": run.resumed,
         }
         number = self._insert(
-            "runs (opened, guest, content, info, machine)",
+            "runs (opened, guest, content, config, machine)",
             opened,
             int(guest),
             json.dumps(content),
-            self._text(as_json(run.info)),
+            self._text(as_json(run.config)),
             self._text(as_json(run.machine)),
         )
         self._runs[run] = number

@@ -1,8 +1,8 @@
 """What stands in a file of runs. The version counts changes of it.
 
-    texts     what was given to runs, and of machines, as JSON; each once
+    texts     the configs of runs, and of machines, as JSON; each once
     runs      one row for each time that a run was opened here: when, what it is (JSON: id, name,
-              group, lane, lanes, began, resumed), and the texts of its info and its machine. One
+              group, lane, lanes, began, resumed), and the texts of its config and its machine. One
               with `guest` was never opened in this process, which was forked from another.
     ends      when runs ended, and how: "finished" or "crashed"
     streams   families: the streams that log side by side, each with its place in the family, its
@@ -43,7 +43,7 @@ FINISHED, CRASHED, RUNNING = "finished", "crashed", "running"
 SCHEMA = (
     "CREATE TABLE texts (number INTEGER PRIMARY KEY, content TEXT NOT NULL)",
     "CREATE TABLE runs (number INTEGER PRIMARY KEY, opened REAL NOT NULL, guest INTEGER NOT NULL, "
-    "content TEXT NOT NULL, info INTEGER NOT NULL, machine INTEGER NOT NULL)",
+    "content TEXT NOT NULL, config INTEGER NOT NULL, machine INTEGER NOT NULL)",
     "CREATE TABLE ends (number INTEGER PRIMARY KEY, run INTEGER NOT NULL, ended REAL NOT NULL, "
     "status TEXT NOT NULL)",
     "CREATE TABLE streams (run INTEGER NOT NULL, family INTEGER NOT NULL, place INTEGER NOT NULL, "

@@ -23,7 +23,7 @@ def table_of(frames: Mapping[Run, Any]) -> Any:
     lengths = [len(frame) for frame in there.values()]
     logged = dict.fromkeys(name for frame in there.values() for name in frame)
     table: dict[str, Any] = {}
-    for name, values in _facts(list(there)).items():
+    for name, values in _known(list(there)).items():
         column = pandas.Series(values, dtype=_type_of(values))
         table[free_name(name, {*logged, *table})] = column.repeat(lengths).array
     for name in logged:
@@ -32,12 +32,12 @@ def table_of(frames: Mapping[Run, Any]) -> Any:
     return pandas.DataFrame(table)
 
 
-def _facts(runs: Sequence[Run]) -> dict[str, list[Any]]:
+def _known(runs: Sequence[Run]) -> dict[str, list[Any]]:
     """By column what is known of each run; None where it is not."""
-    infos = [_flat(run.info, "info") for run in runs]
-    names = dict.fromkeys(name for info in infos for name in info)
-    given = {name: [info.get(name) for info in infos] for name in names}
-    return {"run": [run.id for run in runs], "name": [run.name for run in runs], **given}
+    configs = [_flat(run.config, "config") for run in runs]
+    names = dict.fromkeys(name for config in configs for name in config)
+    columns = {name: [config.get(name) for config in configs] for name in names}
+    return {"run": [run.id for run in runs], "name": [run.name for run in runs], **columns}
 
 
 def _flat(value: Any, name: str) -> dict[str, Any]:

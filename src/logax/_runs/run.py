@@ -44,12 +44,12 @@ class Run(Mapping[str, Any]):
         return name_of(self._parts)
 
     @property
-    def info(self) -> dict[str, Any]:
-        """What was given when it began, and whenever it was resumed; the later counts."""
+    def config(self) -> dict[str, Any]:
+        """The config that it was given when it began and when it was resumed; the later counts."""
         found: dict[str, Any] = {}
         for part in self._parts:
             with self._runs.source(part).look() as look:
-                found |= look.text(part.info)
+                found |= look.text(part.config)
         return found
 
     @property
@@ -89,8 +89,8 @@ class Run(Mapping[str, Any]):
     @property
     def group(self) -> str | None:
         """What it has in common with other runs, if they were to be grouped."""
-        group: str | None = self._parts[-1].content["group"]
-        return group
+        groups = [part.content["group"] for part in self._parts]
+        return next((group for group in reversed(groups) if group is not None), None)
 
     @property
     def lane(self) -> tuple[int, ...]:
@@ -114,9 +114,7 @@ class Run(Mapping[str, Any]):
 
     @property
     def _opened(self) -> Sequence[Part]:
-        """Without those of processes that were forked and only wrote to it."""
-        parts = self._parts
-        return [part for part in parts if not part.guest] or parts
+        return opened_parts(self._parts)
 
     # Its records.
 
@@ -231,6 +229,11 @@ class Run(Mapping[str, Any]):
 
     def __repr__(self) -> str:
         return tables.of_run(self, [key for key, _ in self._layouts().values()])
+
+
+def opened_parts(parts: Sequence[Part]) -> Sequence[Part]:
+    """The parts of a run without those of processes that were forked and only wrote to it."""
+    return [part for part in parts if not part.guest] or parts
 
 
 def name_of(parts: Sequence[Part]) -> str:

@@ -17,7 +17,7 @@ from logax._runs.errors import RunsError
 from logax._runs.frames import table_of
 from logax._runs.logs import cell_of, changed
 from logax._runs.pieces import Cell, Piece, pieces_of
-from logax._runs.run import Run, name_of
+from logax._runs.run import Run, name_of, opened_parts, status_of
 from logax._runs.search import one_run
 from logax._runs.source import Member, Part, Source
 
@@ -124,8 +124,8 @@ class Runs(Mapping[str, Run]):
     def to_pandas(self, key: str | None = None) -> Any:
         """A `pandas.DataFrame` of one key or of all, of all runs: one below the other.
 
-        The columns are `run`, with the ids; `name`; `info/rate` for what was given as `rate`, and
-        `info/model/layers` for what was nested; then those of `run.to_pandas()`. Of what was given
+        The columns are `run`, with the ids; `name`; `config/rate` for the `rate` of the config, and
+        `config/model/layers` for what was nested; then those of `run.to_pandas()`. Of the config
         only numbers, truth values and texts are columns. Where a run lacks something it is missing,
         and integers stay integers. Runs without records have no rows. A column of which a key that
         was logged has the name gets an underscore behind it.
@@ -154,6 +154,13 @@ class Runs(Mapping[str, Run]):
     def names(self) -> dict[str, str]:
         """By id the name of each run."""
         return {identity: name_of(parts) for identity, parts in self._parts().items()}
+
+    def statuses(self) -> dict[str, str]:
+        """By id the status of each run."""
+        return {
+            identity: status_of(opened_parts(parts)[-1], self)
+            for identity, parts in self._parts().items()
+        }
 
     def source(self, part: Part) -> Source:
         """The file of a part."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -12,9 +13,13 @@ import numpy as np
 from logax._checks import one_of
 from logax._columns.records import Records
 from logax._columns.rows import is_key_array
+from logax._config import plain_config
 from logax._errors import received
 from logax._files import writable_folder
 from logax._logdict import logdict
+from logax._runs.alive import is_alive, lock_of
+from logax._runs.database import is_candidate, opened
+from logax._runs.errors import RunsError
 from logax._runs.format import FINISHED
 from logax._runs.writer import Writer
 
@@ -22,6 +27,7 @@ if TYPE_CHECKING:
     from logax.loggers.sink import Portion, Stream
 
 _LANES = ("split", "group", "together")
+_MODES = ("a", "w", "x")
 
 
 def save(
@@ -29,8 +35,9 @@ def save(
     path: str | os.PathLike[str],
     *,
     name: str | None = None,
+    config: Any = None,
     lanes: str = "split",
-    **info: Any,
+    mode: str = "a",
 ) -> str | list[str]:
     """Keep a logdict on disk, as a finished run that `logax.load` reads.
 
@@ -38,22 +45,29 @@ def save(
       logs: A logdict, or what one is made of.
       path: The folder, which is made if it is not there; others may write to it.
       name: What to call the run; of several each has its lane behind that.
+      config: A mapping or a dataclass of strings, numbers and arrays, in any nesting.
       lanes: What becomes of a logdict with lanes: "split" makes a run of each, "group" the same
         with a group in common, and "together" one run that has lanes.
-      **info: What is to be known of it: texts, numbers, arrays, lists and dictionaries.
+      mode: "a" adds to the runs of the folder. "w" replaces them: when the new ones are written,
+        the files of the others are deleted. "x" wants a folder without runs.
 
     Returns:
       The id of the run; where each lane is a run, a list of their ids.
 
     Raises:
       TypeError: `logs` is no mapping, or there are no numbers to see, inside a compiled function.
-      ValueError: Its keys differ in their lanes.
+      ValueError: Its keys differ in their lanes; or with "w", a process still writes to the folder.
+      FileExistsError: There are runs in the folder, and `mode` is "x".
       OSError: The folder cannot be written to.
     """
     from logax.loggers._shell.register import Seeds  # noqa: PLC0415 - made of this package
     from logax.loggers.sink import Stream  # noqa: PLC0415
 
     one_of("logax.save", "lanes", lanes, _LANES)
+    one_of("logax.save", "mode", mode, _MODES)
+    if name is not None and not isinstance(name, str):
+        raise TypeError(f"`logax.save` takes a `name` that is a string, and got {received(name)}.")
+    given = plain_config("logax.save", config)
     if not isinstance(logs, Mapping):
         raise TypeError(f"`logax.save` takes a logdict, and got {received(logs)}.")
     found = logs if isinstance(logs, logdict) else logdict(logs)
@@ -61,9 +75,20 @@ def save(
     columns = found._records()
     shape = _lanes_of(columns)
     folder = writable_folder("logax.save", "path", path)
-    given = info if name is None else {"name": name, **info}
+    earlier = [] if mode == "a" else _files_of_runs(folder)
+    if earlier and mode == "x":
+        raise FileExistsError(
+            f"`logax.save` got the folder {folder}, which has runs in it, and mode 'x' wants none. "
+            'Give another folder, or write `mode="a"` to add to them.'
+        )
+    for file in earlier:
+        if is_alive(file):
+            raise ValueError(
+                f"`logax.save` cannot replace the runs in {folder}: a process still writes {file}. "
+                'Close its logger first, or write `mode="a"`.'
+            )
     several = shape if lanes != "together" else ()
-    seeds = Seeds(lambda index: given, several)
+    seeds = Seeds(name, lambda index: given, several)
     runs = [seeds.run(index, lanes == "group") for index in range(seeds.number)]
     if lanes == "together":
         streams = tuple(Stream(runs[0], lane) for lane in np.ndindex(shape))
@@ -77,7 +102,27 @@ def save(
         writer.close(runs, FINISHED)
     finally:
         writer.end()
+    for file in earlier:
+        _remove(file)
     return [run.id for run in runs] if several else runs[0].id
+
+
+def _files_of_runs(folder: str) -> list[str]:
+    """The files of runs in a folder, without those that something else has written."""
+    found = []
+    for entry in sorted(os.listdir(folder)):
+        path = os.path.join(folder, entry)
+        if is_candidate(entry):
+            with contextlib.suppress(RunsError), opened(path):
+                found.append(path)
+    return found
+
+
+def _remove(file: str) -> None:
+    os.unlink(file)
+    for beside in (f"{file}-wal", f"{file}-shm", lock_of(file)):  # of a process that was killed
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(beside)
 
 
 def _lanes_of(columns: Mapping[str, Records]) -> tuple[int, ...]:

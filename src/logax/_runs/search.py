@@ -9,7 +9,9 @@ from logax._runs.tables import short
 _MOST = 20  # runs that are listed
 
 
-def one_run(text: str, names: Mapping[str, str], where: str, why: str = "") -> str:
+def one_run(
+    text: str, names: Mapping[str, str], where: str, why: str = "", noun: str = "run"
+) -> str:
     """The id of the run that has this id, or this name, or whose id begins so.
 
     `"last"` is the newest, unless a run is called so.
@@ -19,6 +21,7 @@ def one_run(text: str, names: Mapping[str, str], where: str, why: str = "") -> s
       names: By id the name of each run, the newest last; the id for those that have none.
       where: Where these runs are, for errors.
       why: What an error begins with.
+      noun: What it is that has a name, for errors.
 
     Raises:
       ValueError: There is none, or more than one. The message lists what there is.
@@ -27,11 +30,11 @@ def one_run(text: str, names: Mapping[str, str], where: str, why: str = "") -> s
     found = found or [each for each in names if text and each.startswith(text)]
     if not found and text == "last":
         if not names:
-            raise ValueError(f"{why}there are no runs in {where} yet, so none is the last.")
+            raise ValueError(f"{why}there are no {noun}s in {where} yet, so none is the last.")
         found = list(names)[-1:]
     if len(found) == 1:
         return found[0]
-    what = f"{len(found)} runs" if found else "no run"
+    what = f"{len(found)} {noun}s" if found else f"no {noun}"
     rows = [f"  {_row(each, names[each])}" for each in found or names]
     there = "\n".join(rows[:_MOST] + ["  ..."] * (len(rows) > _MOST))
     raise ValueError(

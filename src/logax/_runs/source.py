@@ -36,7 +36,7 @@ class Part(NamedTuple):
     opened: float
     guest: bool
     content: dict[str, Any]
-    info: int
+    config: int
     machine: int
     ended: float | None
     status: str | None
@@ -113,7 +113,7 @@ class Source:
         found = connection.execute("SELECT run, ended, status FROM ends ORDER BY number")
         ended = {number: (when, status) for number, when, status in found}
         rows = connection.execute(
-            "SELECT number, opened, guest, content, info, machine FROM runs ORDER BY number"
+            "SELECT number, opened, guest, content, config, machine FROM runs ORDER BY number"
         )
         self._parts = [
             _part(self.path, row, *ended.get(row[0], (None, None))) for row in rows.fetchall()
@@ -122,7 +122,7 @@ class Source:
 
 
 def _part(path: str, row: Sequence[Any], ended: Any, status: Any) -> Part:
-    number, opened_at, guest, content, info, machine = row
+    number, opened_at, guest, content, config, machine = row
     found = json.loads(content)
     kinds: dict[str, Any] = {
         "id": str,
@@ -138,12 +138,12 @@ def _part(path: str, row: Sequence[Any], ended: Any, status: Any) -> Part:
         fits
         and all(isinstance(found[name], kind) for name, kind in kinds.items())
         and all(type(index) is int for index in found["lane"])
-        and all(type(x) is int for x in (guest, info, machine))
+        and all(type(x) is int for x in (guest, config, machine))
         and isinstance(opened_at, float)
         and (ended is None or (isinstance(ended, float) and status in (FINISHED, CRASHED)))
     ):
         raise ValueError("a row of its runs is damaged")
-    return Part(path, number, opened_at, bool(guest), found, info, machine, ended, status)
+    return Part(path, number, opened_at, bool(guest), found, config, machine, ended, status)
 
 
 class Look:
@@ -155,7 +155,7 @@ class Look:
         self.path, self.connection, self._layouts = path, connection, layouts
 
     def text(self, number: int) -> dict[str, Any]:
-        """What was given to a run."""
+        """The config of a run, or of its machine."""
         row = self.connection.execute("SELECT content FROM texts WHERE number = ?", (number,))
         found = from_json(_one(row.fetchone(), "a text"))
         if not isinstance(found, dict):

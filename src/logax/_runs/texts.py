@@ -1,4 +1,4 @@
-"""What a user gives to a run, as JSON and back.
+"""The config of a run, and what is known of its machine, as JSON and back.
 
 JSON has what is needed for texts, numbers, lists and dictionaries. An array is the dictionary
 `{"$array": [type, further axes, shape, bytes in base64]}`; a dictionary that has a key with `$` at

@@ -25,7 +25,7 @@ def _grown(x: float) -> list[tuple[int, float]]:
 
 
 def _one_run(logger: Any) -> dict[str, Seen]:
-    with logger.run(name="one", rate=0.5, layers=[1, 2]) as state:
+    with logger.run(name="one", config={"rate": 0.5, "layers": [1, 2]}) as state:
         logger.tap(programs.growth, state)(1.0)
     return {"one": Seen({"loss": _grown(1.0)}, "finished", {"rate": 0.5, "layers": [1, 2]})}
 
@@ -39,7 +39,7 @@ def _one_run_spooled(logger: Any) -> dict[str, Seen]:
 def _seeds(number: int, way: str, **options: Any) -> Callable[[Any], dict[str, Seen]]:
     def program(logger: Any) -> dict[str, Seen]:
         def train(key: Any, x: Any) -> Any:
-            state = logger.init(key, name="seed", x=x)
+            state = logger.init(key, name="seed", config={"x": x})
             return getattr(logger, way)(programs.growth, state, **options)(x)
 
         keys = jax.random.split(jax.random.key(_KEY), number)

@@ -20,13 +20,13 @@ class Seen:
     Attributes:
       columns: By the flat name of each array the list of its records, each an x and a value.
       status: "finished" or "crashed", or None if the destination does not say.
-      info: What was given to `init`, or None if the destination does not say.
+      config: The config of the run, or None if the destination does not say.
       group: What it has in common with the other runs of one `init`, or None.
     """
 
     columns: Columns
     status: str | None = None
-    info: Mapping[str, Any] | None = None
+    config: Mapping[str, Any] | None = None
     group: str | None = None
 
 
@@ -77,8 +77,8 @@ class Case:
             _same_columns(f"case {self.name!r}, run {name!r}", seen[name].columns, columns)
             if seen[name].status is not None:
                 _same(f"status of {name!r}", seen[name].status, run.status or "finished")
-            if seen[name].info is not None and run.info is not None:
-                _same(f"info of {name!r}", dict(seen[name].info or {}), dict(run.info))
+            if seen[name].config is not None and run.config is not None:
+                _same(f"config of {name!r}", dict(seen[name].config or {}), dict(run.config))
 
 
 def _elements(columns: Columns) -> Columns:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from logax.loggers._shell.logger import Logger
-from logax.loggers.sink import Portion, RunInfo, RunRecord, Sink, flat
+from logax.loggers.sink import KnownRuns, Portion, RunInfo, RunRecord, Sink, flat
 
 
 class MemoryRun:
@@ -28,6 +28,11 @@ class MemoryRun:
     def name(self) -> str:
         """What it is called."""
         return self.info.name
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        """The config that it was given."""
+        return self.info.config
 
     @property
     def columns(self) -> dict[str, list[tuple[Any, Any]]]:
@@ -78,6 +83,9 @@ class _Memory(Sink):
     def close(self, runs: Sequence[RunInfo], status: str) -> None:
         for run in runs:
             self.runs[run].status = status
+
+    def known_runs(self) -> KnownRuns:
+        return KnownRuns("memory", {run.id: run.name for run in self.runs})
 
 
 def x_of(steps: Mapping[str, Any], count: int) -> Any:

@@ -19,6 +19,7 @@ from logax.loggers.mlflow import MLflowLogger as MLflowLogger
 from logax.loggers.multi import MultiLogger as MultiLogger
 from logax.loggers.progress import ProgressLogger as ProgressLogger
 from logax.loggers.save import SaveLogger as SaveLogger
+from logax.loggers.sink import KnownRuns as KnownRuns
 from logax.loggers.sink import Portion as Portion
 from logax.loggers.sink import RunInfo as RunInfo
 from logax.loggers.sink import RunRecord as RunRecord
@@ -33,6 +34,7 @@ __all__ = [
     "CallbackLogger",
     "ConsoleLogger",
     "JSONLLogger",
+    "KnownRuns",
     "Logger",
     "MLflowLogger",
     "MultiLogger",

@@ -58,14 +58,14 @@ def was_cut(name: str, original: str) -> bool:
     return original_name(name) != original
 
 
-def params_of(info: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, str]]:
-    """What is known of a run as parameters, and as tags what parameters cannot hold.
+def params_of(config: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, str]]:
+    """The config of a run as parameters, and as tags what parameters cannot hold.
 
-    Dictionaries are flattened: `{"config": {"rate": 0.1}}` gives `config/rate`. Lists and arrays
-    are JSON. A value of more than 6,000 characters is cut; then all of the info is in the tags
-    `logax.info.0`, `logax.info.1`, ... as pieces of one JSON text.
+    Dictionaries are flattened: `{"model": {"layers": 2}}` gives `model/layers`. Lists and arrays
+    are JSON. A value of more than 6,000 characters is cut; then all of the config is in the tags
+    `logax.config.0`, `logax.config.1`, ... as pieces of one JSON text.
     """
-    flat = dict(_flat(as_json(info)))
+    flat = dict(_flat(as_json(config)))
     params = {
         mlflow_name(name): text if len(text) <= _LONGEST_PARAM else f"{text[: _LONGEST_PARAM - 1]}…"
         for name, text in flat.items()
@@ -74,8 +74,8 @@ def params_of(info: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, str]]:
     cut = any(len(text) > _LONGEST_PARAM for text in flat.values())
     if not cut and not any(was_cut(*pair) for pair in names):
         return params, {}
-    whole = json.dumps(as_json(info), ensure_ascii=False)
-    return params, dict(pieces("logax.info", whole))
+    whole = json.dumps(as_json(config), ensure_ascii=False)
+    return params, dict(pieces("logax.config", whole))
 
 
 def pieces(name: str, text: str) -> Iterator[tuple[str, str]]:

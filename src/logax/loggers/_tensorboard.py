@@ -18,9 +18,8 @@ from typing import Any
 import numpy as np
 
 from logax._extras import imported
-from logax.loggers._numbers import Part, Picture, as_bytes, flat_info, png
-from logax.loggers._numbers.info import Plain, value_text
-from logax.loggers._search import given_name
+from logax.loggers._numbers import Part, Picture, as_bytes, flat_config, png
+from logax.loggers._numbers.config import Plain, value_text
 from logax.loggers._text.cells import as_utf8
 from logax.loggers._text.files import append
 from logax.loggers.sink import RunInfo
@@ -45,16 +44,16 @@ class Events:
         """What a file begins with."""
         return self._framed(self._event(wall_time=time.time(), file_version="brain.Event:2"))
 
-    def info(self, run: RunInfo) -> bytes:
-        """What the run was given: as text, and as hyperparameters."""
-        flat = flat_info(run.info)
+    def config(self, run: RunInfo) -> bytes:
+        """The config of the run: as text, and as hyperparameters."""
+        flat = flat_config(run.config)
         start = self._hparams.SessionStartInfo(start_time_secs=run.began)
         for name, value in flat.items():
             _set(start.hparams[as_utf8(name)], value)
-        called = given_name(run)
-        shown = {"id": run.id, **({} if called is None else {"name": called}), **flat}
-        lines = [f"| {_cell(name)} | {_cell(value)} |" for name, value in shown.items()]
-        text = self._texts("logax/info", "\n".join(["| | |", "| --- | --- |", *lines]))
+        called = run.given_name
+        own = [("id", run.id), *([] if called is None else [("name", called)])]
+        lines = [f"| {_cell(name)} | {_cell(value)} |" for name, value in [*own, *flat.items()]]
+        text = self._texts("logax/config", "\n".join(["| | |", "| --- | --- |", *lines]))
         return self._session("start", start, run.began) + self._summary(text.value, 0, run.began)
 
     def status(self, status: str) -> bytes:

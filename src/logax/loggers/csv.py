@@ -36,7 +36,7 @@ class CSVLogger(Logger):
     **Cells.** Floats have as few digits as their own type needs: read as that type they are the
     same numbers. Not finite ones are `NaN`, `Infinity` and `-Infinity`, booleans `true` and
     `false`. Arrays are nested lists in JSON, and other values JSON as `JSONLLogger` writes it. Of a
-    run there are its records only: what was given to `init` and how it ended is not in the table.
+    run there are its records only: its config and how it ended are not in the table.
 
     **Names.** A key or step called `run`, `lane`, `shard` or `event` has an underscore behind it;
     so has a key where a step of the same record has its name: `step` is the step, `step_` the key.

@@ -7,7 +7,6 @@ import os
 from collections.abc import Sequence
 from typing import Any, BinaryIO
 
-from logax.loggers._search import given_name
 from logax.loggers._shell.logger import Logger
 from logax.loggers._text.cells import as_json, encoded
 from logax.loggers._text.files import append, whole_lines
@@ -22,7 +21,7 @@ class JSONLLogger(Logger):
     """Writes one JSON object a line to one file, a line for each record.
 
         logger = JSONLLogger("runs.jsonl")
-        with logger.run(name="first", rate=0.1) as state:
+        with logger.run(name="first", config={"rate": 0.1}) as state:
             weights = logger.tap(train, state)(key)
 
         table = pandas.read_json("runs.jsonl", lines=True, precise_float=True)
@@ -40,9 +39,9 @@ class JSONLLogger(Logger):
     so has a key where a step of the same record has its name: `step` is the step, `step_` the key.
 
     **Events.** The line that opens a run has `"event": "open"` and what is known of it: `name`,
-    `info`, `began` (seconds since the epoch), `machine`, and where there are any, `group`, `lane`,
-    `lanes` and `resumed`. The one that closes it has `"event": "close"` and its `status`. A run
-    that goes on has another opening line, without `name` if it was given none.
+    `config`, `began` (seconds since the epoch), `machine`, and where there are any, `group`,
+    `lane`, `lanes` and `resumed`. The one that closes it has `"event": "close"` and its `status`. A
+    run that goes on has another opening line, without `name` if it was given none.
 
     **Order.** The records of a run stand in the order of the program.
 
@@ -131,7 +130,7 @@ def _is_of_run(line: bytes) -> bool:
 
 
 def _opening(run: RunInfo) -> dict[str, Any]:
-    name = given_name(run)
+    name = run.given_name
     some = {
         "group": run.group,
         "lane": list(run.lane) or None,
@@ -142,7 +141,7 @@ def _opening(run: RunInfo) -> dict[str, Any]:
         "run": run.id,
         "event": "open",
         **({} if name is None else {"name": name}),
-        "info": as_json(run.info),
+        "config": as_json(run.config),
         "began": run.began,
         "machine": as_json(run.machine),
         **{name: value for name, value in some.items() if value is not None},

@@ -8,7 +8,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from logax._errors import received
@@ -26,10 +26,9 @@ from logax.loggers._mlflow import (
     was_cut,
 )
 from logax.loggers._numbers import Axis, Part
-from logax.loggers._search import one_run
 from logax.loggers._shell.logger import Logger
 from logax.loggers._text.cells import as_json
-from logax.loggers.sink import Portion, RunInfo, Sink
+from logax.loggers.sink import KnownRuns, Portion, RunInfo, Sink
 
 _METRICS, _PARAMS, _PAGE = 1000, 100, 1000  # the most of a request
 _STATUS = {"finished": "FINISHED", "crashed": "FAILED"}
@@ -40,7 +39,7 @@ class MLflowLogger(Logger):
     """Sends numbers to MLflow: to a server, or to its database in a file.
 
         logger = MLflowLogger(experiment="seeds", tracking_uri="http://localhost:5000")
-        with logger.run(name="first", rate=0.1) as state:
+        with logger.run(name="first", config={"rate": 0.1}) as state:
             weights = logger.tap(train, state)(key)
 
     It needs MLflow: `pip install "logax[mlflow]"`. What `mlflow.set_tracking_uri` and
@@ -61,9 +60,11 @@ class MLflowLogger(Logger):
     and ends with the SHA-256 of the whole, of which the tag `logax.name.` and that has the
     beginning.
 
-    **Runs.** What was given to `init` becomes parameters, nested dictionaries by path
-    (`config/rate`). A value of more than 6,000 characters is cut, and then the tags `logax.info.0`,
-    `logax.info.1`, ... have all of it in pieces of JSON. The tag `logax.id` is the id of the run.
+    **Runs.** The config becomes parameters, nested dictionaries by path (`model/layers`). A value
+    of more than 6,000 characters is cut, and then the tags `logax.config.0`, `logax.config.1`, ...
+    have all of it in pieces of JSON; so they have the config that a run is resumed with, where a
+    value is another than that of the parameter, which MLflow does not change. The tag `logax.id` is
+    the id of the run.
     With `lanes="group"` the runs of one `init` are nested in a run of their own.
 
     **Failures.** A server at whose address nobody listens is an error within seconds. One that
@@ -165,12 +166,12 @@ class MLflowSink(Sink):
         """Send what is left."""
         self.flush()
 
-    def find(self, run: str) -> str:
-        """The id of a run of the experiment, given its id, its beginning, or its name."""
+    def known_runs(self) -> KnownRuns:
+        """The runs of the experiment that a logger has made."""
         known: dict[str, str] = {}
         more, token = True, None
         while more:
-            with telling_loss(self._errors, f"look for the run {run!r}"):
+            with telling_loss(self._errors, "list the runs of the experiment"):
                 page = self._client.search_runs(
                     [self._experiment],
                     max_results=_PAGE,
@@ -181,7 +182,7 @@ class MLflowSink(Sink):
             known.update((own, name) for own, name in tags if own)
             token = page.token
             more = bool(token)
-        return one_run(NAME, f"the experiment {self._name!r}", run, known)
+        return KnownRuns(f"the experiment {self._name!r}", known)
 
     def _found_experiment(self, name: str | None) -> tuple[str, str]:
         """The id and the name of the experiment, which is made if there is none."""
@@ -207,7 +208,7 @@ class MLflowSink(Sink):
         return str(found.experiment_id), str(found.name)
 
     def _created(self, run: RunInfo) -> _Run:
-        params, tags = params_of(run.info)
+        params, tags = params_of(run.config)
         tags |= {"logax.id": run.id}
         tags |= dict(pieces("logax.machine", json.dumps(as_json(run.machine))))
         if run.lanes is not None:
@@ -215,11 +216,14 @@ class MLflowSink(Sink):
         if run.group is not None:
             tags["mlflow.parentRunId"] = self._parent(run.group, run)
         own = self._new(run.name, run.began, tags)
+        self._log_params(own, params)
+        return _Run(own)
+
+    def _log_params(self, own: str, params: dict[str, str]) -> None:
         names = list(params)
         for start in range(0, len(names), _PARAMS):
             some = [self._entities.Param(x, params[x]) for x in names[start : start + _PARAMS]]
             self._client.log_batch(own, params=some)
-        return _Run(own)
 
     def _new(self, name: str, began: float, tags: dict[str, str]) -> str:
         first = dict(list(tags.items())[-_PARAMS:])
@@ -236,7 +240,16 @@ class MLflowSink(Sink):
             return self._created(run)
         own = _Run(str(found[0].info.run_id), told=dict(found[0].data.tags))
         self._client.update_run(own.id, status="RUNNING")
+        self._add_config(own, run, found[0].data.params)
         return own
+
+    def _add_config(self, own: _Run, run: RunInfo, before: Mapping[str, str]) -> None:
+        """Add the config of a run that goes on; MLflow changes no parameter that it has."""
+        params, tags = params_of(run.config)
+        self._log_params(own.id, {x: text for x, text in params.items() if x not in before})
+        if any(before.get(x, text) != text for x, text in params.items()):
+            tags |= dict(pieces("logax.config", json.dumps(as_json(run.config))))
+        own.tags |= tags
 
     def _parent(self, name: str, run: RunInfo) -> str:
         """The run that the runs of a group are nested in."""

@@ -6,19 +6,18 @@ import os
 from collections.abc import Sequence
 
 from logax._files import writable_folder
-from logax._runs.run import Run
+from logax._runs.format import RUNNING
 from logax._runs.runs import Runs
 from logax._runs.writer import Writer
-from logax.loggers._search import one_run
 from logax.loggers._shell.logger import Logger
-from logax.loggers.sink import Portion, RunInfo, Sink
+from logax.loggers.sink import KnownRuns, Portion, RunInfo, Sink
 
 
 class SaveLogger(Logger):
     """Keeps runs on disk, in a folder that `logax.load` reads, also while it is being written.
 
         logger = SaveLogger("runs")
-        with logger.run(name="first", rate=0.1) as state:
+        with logger.run(name="first", config={"rate": 0.1}) as state:
             weights = logger.tap(train, state)(key)
 
         logax.load("runs").find("first")["loss"]
@@ -70,13 +69,8 @@ class SaveSink(Sink):
         """Leave one file that is whole."""
         self._writer.end()
 
-    def find(self, run: str) -> str:
-        """The id of an earlier run in the folder, given its id, its beginning, or its name."""
+    def known_runs(self) -> KnownRuns:
+        """All runs of the folder."""
         runs = Runs(self.path)
-        found: Run = runs[one_run("SaveLogger", self.path, run, runs.names())]
-        if found.status == "running":
-            raise ValueError(
-                f"`SaveLogger.run` cannot resume the run {found.id}, which a process still writes. "
-                "Let it finish first; records of two writers have no order."
-            )
-        return found.id
+        running = {run for run, status in runs.statuses().items() if status == RUNNING}
+        return KnownRuns(self.path, runs.names(), running)

@@ -10,7 +10,7 @@ NumPy arrays by column, many at a time, on one thread and in this order:
     close(runs, status)        once for each run
     end()                      when the logger is closed, or Python exits
 
-`find(run)` alone is called on whatever thread a user resumes a run, which has waited for all of
+`known_runs()` alone is called on whatever thread a user resumes a run, which has waited for all of
 that before.
 
 What a sink raises stops neither the program nor other sinks: it is kept, and raised by
@@ -25,12 +25,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
+from logax._checks import warn_of_misspelling
 from logax._logdict import leaf_name
 
 
@@ -41,7 +42,7 @@ class RunInfo:
     Attributes:
       id: Of no other run, here or elsewhere: letters, digits and `-`, so a name for a file too.
       name: What the user called it, or the id.
-      info: All that was given to `init`: strings, numbers, NumPy arrays, lists and dictionaries.
+      config: What was given as `config`: strings, numbers, NumPy arrays, lists and dictionaries.
       began: When, in seconds since the epoch.
       machine: Host, process, versions.
       group: What the runs of one `init` have in common, if they are to be grouped; else None.
@@ -52,13 +53,33 @@ class RunInfo:
 
     id: str
     name: str
-    info: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    config: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     began: float = 0.0
     machine: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     group: str | None = None
     lane: tuple[int, ...] = ()
     lanes: int | None = None
     resumed: bool = False
+
+    @property
+    def given_name(self) -> str | None:
+        """The name; None for a run that goes on and was given no name, so that it keeps its own."""
+        return None if self.resumed and self.name == self.id else self.name
+
+
+class KnownRuns(NamedTuple):
+    """The runs of a destination that can be resumed.
+
+    Attributes:
+      where: The place that holds them, for errors: a path, or "the project 'seeds'".
+      names: The name of each run by its id, the oldest first; the id of one that has no name. None
+        if the destination cannot list its runs: then it takes any id.
+      running: The ids of those that some process still writes, as far as that can be known.
+    """
+
+    where: str
+    names: Mapping[str, str] | None
+    running: Collection[str] = ()
 
 
 class Stream(NamedTuple):
@@ -122,6 +143,7 @@ class Portion:
         runs: Sequence[RunInfo], values: Mapping[str, Any], *, real: Any = None, **steps: Any
     ) -> Portion:
         """A portion with one stream for each run, from arrays (runs, records, ...)."""
+        warn_of_misspelling("`Portion.of`, among its steps,", steps, ("real",))
         arrays = [*jax.tree.leaves(dict(values)), *steps.values()]
         shape = np.shape(arrays[0])[:2] if arrays else (len(runs), 0)
         order = np.broadcast_to(np.arange(shape[1]), shape)
@@ -212,10 +234,6 @@ class Sink:
     def end(self) -> None:
         """There will be nothing more: let go of files and connections."""
 
-    def find(self, run: str) -> str:
-        """The id of an earlier run that is to go on, given its id, a part of it, or its name.
-
-        Raises:
-          ValueError: There is no such run.
-        """
-        return run
+    def known_runs(self) -> KnownRuns | None:
+        """Return the runs that can be resumed; None if this destination keeps none."""
+        return None

@@ -14,10 +14,9 @@ from typing import Any
 from logax._files import writable_folder
 from logax.loggers._each import for_each
 from logax.loggers._numbers import Axis
-from logax.loggers._search import one_run
 from logax.loggers._shell.logger import Logger
 from logax.loggers._tensorboard import EventFile, Events
-from logax.loggers.sink import Portion, RunInfo, Sink
+from logax.loggers.sink import KnownRuns, Portion, RunInfo, Sink
 
 _NAME = "TensorBoardLogger"
 _IDENTITY = "logax-run.json"  # which run a folder belongs to
@@ -29,7 +28,7 @@ class TensorBoardLogger(Logger):
     """Writes what TensorBoard shows, one folder a run.
 
         logger = TensorBoardLogger("logs")
-        with logger.run(name="first", rate=0.1) as state:
+        with logger.run(name="first", config={"rate": 0.1}) as state:
             weights = logger.tap(train, state)(key)
 
     Then `tensorboard --logdir logs`, while it runs or later (`pip install tensorboard`).
@@ -46,7 +45,7 @@ class TensorBoardLogger(Logger):
 
     **Folders.** A run's folder has its name, or where that is taken, its name and a part of its id;
     what a folder cannot be called becomes `_`. With `lanes="group"` the folders of one `init` have
-    one in common. A run that goes on does so in its folder. What was given to `init` is there as
+    one in common. A run that goes on does so in its folder. Its config is there as
     text and as hyperparameters.
 
     **Safety.** Records are in the hands of the system about twice a second, and survive the end of
@@ -113,16 +112,16 @@ class TensorBoardSink(Sink):
 
         for_each(_NAME, runs, end)
 
-    def find(self, run: str) -> str:
-        """The id of a run in the folder, given its id, its beginning, or its name."""
+    def known_runs(self) -> KnownRuns:
+        """The runs that have a folder."""
         known = sorted((own for _, own in _runs_in(self.log_dir)), key=lambda own: own["began"])
-        return one_run(_NAME, self.log_dir, run, {own["id"]: own["name"] for own in known})
+        return KnownRuns(self.log_dir, {own["id"]: own["name"] for own in known})
 
     def _file(self, run: RunInfo) -> EventFile:
         """The run's file. One that could not be made before may be made now."""
         file = self._files.get(run)
         if file is None:
-            begin = self._events.header() + self._events.info(run)
+            begin = self._events.header() + self._events.config(run)
             file = self._files[run] = EventFile(self._folder_of(run), begin)
         return file
 

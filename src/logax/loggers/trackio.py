@@ -5,16 +5,16 @@ from __future__ import annotations
 import datetime as dt
 import json
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+from logax._config import plain_config
 from logax._errors import described, received
 from logax._extras import imported
 from logax.loggers._numbers import Axis, Part
-from logax.loggers._search import given_name, one_run
 from logax.loggers._shell.logger import Logger
 from logax.loggers._text.cells import as_json, as_utf8
-from logax.loggers.sink import Portion, RunInfo, Sink
+from logax.loggers.sink import KnownRuns, Portion, RunInfo, Sink
 
 _NAME = "TrackioLogger"
 _OURS = frozenset({"project", "run", "timestamp", "step", "time", "metrics"})  # of Trackio
@@ -25,7 +25,7 @@ class TrackioLogger(Logger):
     """Writes numbers to a project of Trackio, as its dashboard shows them.
 
         logger = TrackioLogger("seeds")
-        with logger.run(name="first", rate=0.1) as state:
+        with logger.run(name="first", config={"rate": 0.1}) as state:
             weights = logger.tap(train, state)(key)
 
     It needs Trackio: `pip install "logax[trackio]"`. Everything is written to Trackio's database on
@@ -43,7 +43,7 @@ class TrackioLogger(Logger):
     **Names** that Trackio has for itself (`project`, `run`, `timestamp`, `step`, `time`, `metrics`,
     and all that begin with two underscores) get two underscores in front, as Trackio does it.
 
-    **Runs.** What was given to `init` is the config. A run without records does not show, and
+    **Runs.** A run without records does not show, and
     Trackio does not know whether a run was finished or crashed.
 
     Args:
@@ -71,7 +71,7 @@ class TrackioSink(Sink):
         self,
         project: str,
         *,
-        config: Mapping[str, Any] | None = None,
+        config: Any = None,
         group: str | None = None,
         **others: Any,
     ) -> None:
@@ -82,11 +82,7 @@ class TrackioSink(Sink):
             raise TypeError(f"`{_NAME}` takes the name of a project, and got {received(project)}.")
         if others:
             raise TypeError(_refusal(project, list(others)))
-        if config is not None and not isinstance(config, Mapping):
-            raise TypeError(
-                f"`{_NAME}` takes `config` as a dictionary, and got {received(config)}."
-            )
-        self._project, self._config, self._group = project, dict(config or {}), group
+        self._project, self._config, self._group = project, plain_config(_NAME, config), group
         self._storage.validate_project_name(project)
         try:
             self._storage.init_db(project)
@@ -104,7 +100,7 @@ class TrackioSink(Sink):
     def open(self, runs: Sequence[RunInfo]) -> None:
         """Have the config of the runs written with their first records."""
         for run in runs:
-            self._names[run] = given_name(run) or self._known().get(run.id, run.name)
+            self._names[run] = run.given_name or self._known().get(run.id, run.name)
             self._configs[run] = self._config_of(run)
             self._new.add(run)
 
@@ -146,9 +142,9 @@ class TrackioSink(Sink):
         """Write what is left."""
         self.flush()
 
-    def find(self, run: str) -> str:
-        """The id of a run of the project, given its id, its beginning, or its name."""
-        return one_run(_NAME, f"the project {self._project!r}", run, self._known())
+    def known_runs(self) -> KnownRuns:
+        """The runs of the project."""
+        return KnownRuns(f"the project {self._project!r}", self._known())
 
     def _known(self) -> dict[str, str]:
         """The names of the runs of the project by their ids."""
@@ -169,13 +165,13 @@ class TrackioSink(Sink):
         self._new.discard(run)
 
     def _config_of(self, run: RunInfo) -> dict[str, Any]:
+        given = as_json({**self._config, **run.config})
+        # Names with an underscore in front are Trackio's own.
+        config = {f"logax/{k}" if k.startswith("_") else k: v for k, v in given.items()}
         if run.resumed:
             before = self._storage.get_run_config(self._project, self._names[run], run_id=run.id)
             if before:
-                return dict(before)
-        given = as_json({**self._config, **run.info})
-        # Names with an underscore in front are Trackio's own.
-        config = {f"logax/{k}" if k.startswith("_") else k: v for k, v in given.items()}
+                return {**before, **config}
         began = dt.datetime.fromtimestamp(run.began, dt.UTC).isoformat()
         own = {"_Username": None, "_Created": began, "_Group": run.group or self._group}
         return {**config, "logax/machine": as_json(run.machine), **own}

@@ -8,23 +8,23 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from logax._config import plain_config
 from logax._errors import described, received, warn_user
 from logax._extras import imported
 from logax.loggers._each import for_each
 from logax.loggers._numbers import Axis
-from logax.loggers._search import given_name
 from logax.loggers._shell.logger import Logger
 from logax.loggers._text.cells import as_json
 from logax.loggers._wandb import WandbRun
-from logax.loggers.sink import Portion, RunInfo, Sink
+from logax.loggers.sink import KnownRuns, Portion, RunInfo, Sink
 
 _NAME = "WandbLogger"
 _OURS = {
-    "id": "every run has its own; give `resume=` to `run` to go on with one",
+    "id": "every run has its own; give `resume=` to `init` or `run` to go on with one",
     "name": "give it to `init` or `run`",
     "reinit": "all runs are open side by side",
-    "resume": "give it to `run`",
-    "resume_from": "give `resume=` to `run`",
+    "resume": "give it to `init` or `run`",
+    "resume_from": "give `resume=` to `init` or `run`",
 }
 
 
@@ -32,7 +32,7 @@ class WandbLogger(Logger):
     """Sends records to Weights & Biases.
 
         logger = WandbLogger(project="mine")
-        with logger.run(name="first", rate=0.1) as state:
+        with logger.run(name="first", config={"rate": 0.1}) as state:
             weights = logger.tap(train, state)(key)
 
     **Seeds.** By default all lanes of a `vmap` around `init` are one run, with `key/mean`,
@@ -58,12 +58,13 @@ class WandbLogger(Logger):
     the address of a run say, give `settings={"silent": False}`, or set `WANDB_SILENT=false`.
 
     **Going on.** `logger.run(resume=id)` goes on with the run of this id, where W&B is online.
-    Offline it begins another file of the same run: send that with `wandb sync --append`.
+    Offline it begins another file of the same run: send that with `wandb sync --append`. Names and
+    "last" it knows where a `MultiLogger` has a destination that lists runs, such as `SaveLogger`.
 
     Args:
       lanes: What becomes of seeds; see `Logger`.
       **init: Options of `wandb.init`, for every run: `project`, `entity`, `tags`, `mode`, `dir`,
-        `settings` and others. What is given to `init` and `run` is added to `config`.
+        `settings` and others. The `config` of `init` and `run` is added to the one given here.
 
     Raises:
       ImportError: W&B is not installed.
@@ -84,7 +85,7 @@ class WandbSink(Sink):
     def __init__(self, init: dict[str, Any]) -> None:
         self._wandb = imported("wandb", _NAME)
         _check(self._wandb, init)
-        self._init = dict(init)
+        self._init = {**init, "config": plain_config(_NAME, init.get("config"))}
         self._settings = _settings(self._wandb, self._init.pop("settings", None))
         # W&B's end at exit is registered by this: it comes after that of the logger, which is
         # registered later.
@@ -137,6 +138,10 @@ class WandbSink(Sink):
 
         for_each(_NAME, runs, end)
 
+    def known_runs(self) -> KnownRuns:
+        """Whatever id is given: W&B lists runs only where it is online, and slowly."""
+        return KnownRuns("W&B", None)
+
     def _run(self, run: RunInfo) -> WandbRun:
         if run not in self._runs:
             raise RuntimeError(f"`{_NAME}` could not begin run {run.name!r}: its records are lost.")
@@ -150,8 +155,8 @@ class WandbSink(Sink):
             **self._init,
             "group": run.group or self._init.get("group"),
             "id": re.sub(r"[^\w\-]", "_", run.id)[:128],
-            "name": given_name(run),
-            "config": {**self._init.get("config", {}), **as_json(run.info)},
+            "name": run.given_name,
+            "config": as_json({**self._init["config"], **run.config}),
             "reinit": "create_new",
         }
         resumes = {"resume": "allow"} if run.resumed and self._is_online else {}
@@ -197,15 +202,12 @@ def _check(wandb: Any, init: dict[str, Any]) -> None:
     for name, advice in _OURS.items():
         if name in init:
             raise TypeError(f"`{_NAME}` takes no `{name}`: {advice}.")
-    config = init.get("config", {})
-    if not isinstance(config, dict):
-        raise TypeError(f"`{_NAME}` takes `config` as a dictionary, and got {received(config)}.")
     known = inspect.signature(wandb.init).parameters
     for name in init:
         if name not in known:
             raise TypeError(
                 f"`{_NAME}` hands its options to `wandb.init`, which has none called `{name}`. "
-                f"What is to be known of a run goes to `init` and `run`: `logger.run({name}=...)`."
+                f"What a run is given goes to `init` and `run`: `logger.run(config={{...}})`."
             )
 
 

@@ -22,7 +22,7 @@ class RunLoop(EnteredLogger):
       logger: Where the run is.
       view: From the state to a mapping from names to values.
       schedule: When: a schedule, or a number n for every n-th step.
-      info: What the run is given: `name`, `config`, `key`, `resume`, ...
+      run: Opens the run: a function that returns its block.
     """
 
     def __init__(
@@ -30,16 +30,16 @@ class RunLoop(EnteredLogger):
         logger: Any,
         view: Callable[[Any], Tree],
         schedule: int | Schedule,
-        info: Mapping[str, Any],
+        run: Callable[[], contextlib.AbstractContextManager[Any]],
     ) -> None:
         super().__init__(schedule)
-        self._logger, self._info = logger, dict(info)
+        self._logger, self._run = logger, run
         self._view = checked_view(f"{type(logger).__name__}.loop", view)
         self._block = contextlib.ExitStack()  # of the run
         self._state: Any = None
 
     def _begin(self) -> None:
-        self._state = self._block.enter_context(self._logger.run(**self._info))
+        self._state = self._block.enter_context(self._run())
 
     def _take(self, state: Any, step: int) -> None:
         values = self._view(state)

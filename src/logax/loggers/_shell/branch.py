@@ -30,7 +30,7 @@ class Branch:
     """
 
     def __init__(self, sink: Sink, name: str, lanes: str, network: bool) -> None:
-        self.sink, self.name, self._lanes = sink, name, lanes
+        self.sink, self.name, self.lanes = sink, name, lanes
         self.users = 0  # how many loggers: one, and each `MultiLogger` that it is in
         self._open: dict[RunInfo, int] = {}
         self._failed: set[RunInfo] = set()  # those that could not be opened, and will not be
@@ -42,7 +42,7 @@ class Branch:
 
     def open(self, runs: Sequence[LiveRun]) -> None:
         """Runs begin."""
-        self._do(self._opened, [run.info(self._lanes) for run in runs])
+        self._do(self._opened, [run.info(self.lanes) for run in runs])
 
     def write(self, portions: Sequence[Portion]) -> None:
         """Hand over what has come, and have it made safe."""
@@ -50,7 +50,7 @@ class Branch:
 
     def close(self, runs: Sequence[LiveRun], status: str) -> None:
         """Runs have ended."""
-        self._do(self._closed, [run.info(self._lanes) for run in runs], status)
+        self._do(self._closed, [run.info(self.lanes) for run in runs], status)
 
     def end(self) -> None:
         """One of the loggers that use it sends nothing more; after the last of them it ends."""
@@ -113,13 +113,13 @@ class Branch:
                 self._streams.clear()
             known = self._streams[id(portion.streams)] = (portion.streams, own)
         streams = known[1]
-        if self._lanes == "aggregate" or not self.sink.takes_lanes:
+        if self.lanes == "aggregate" or not self.sink.takes_lanes:
             return folded(portion, [stream.run for stream in streams])
         return [dataclasses.replace(portion, streams=streams)]
 
     def _known(self, stream: Stream) -> Stream:
         run: Any = stream.run  # until here a `LiveRun`, whose lanes are undecided
-        return stream._replace(run=run.info(self._lanes))
+        return stream._replace(run=run.info(self.lanes))
 
     def _closed(self, runs: Sequence[RunInfo], status: str) -> None:
         over = []

@@ -176,6 +176,15 @@ class Inbox:
         )
         troubles.failed(self, DeliveryError(told), records=records)
 
+    def could_not_resume(self, what: str, runs: Sequence[str], instead: str) -> None:
+        """Report that a program was to resume runs that are still open, on any thread."""
+        told = (
+            f"`{what}` was to resume the run {runs[0]} while it is open: a program came there "
+            "again before the run was finished. What it logs from then on is in new runs, the "
+            f"first of them {instead}. Call `logger.finish(state)` and `logax.flush()` in between."
+        )
+        troubles.failed(self, DeliveryError(told), records=0)
+
     def _open(self, runs: Sequence[LiveRun]) -> None:
         for branch in self._branches:
             branch.open(runs)

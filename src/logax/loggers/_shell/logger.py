@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,7 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from logax._checks import one_of
+from logax._checks import as_text, one_of, warn_of_misspelling
 from logax._compat import Array, Tree
 from logax._delivery.ask import ask
 from logax._delivery.control import flush
@@ -24,12 +25,14 @@ from logax._harvest.live import live
 from logax._harvest.sending import SENDING
 from logax._harvest.spool import spool_options
 from logax._harvest.tap import STREAMING, tap_options
+from logax._log import LOG_OPTIONS
 from logax._logdict import logdict
 from logax._schedule import Schedule
 from logax.loggers._shell.branch import Branch
-from logax.loggers._shell.given import Given, key_bits
+from logax.loggers._shell.config import TracedConfig, key_bits, validate_name
 from logax.loggers._shell.inbox import Inbox
-from logax.loggers._shell.register import LANES, LiveRun, Register, Seeds
+from logax.loggers._shell.register import LANES, LiveRun, Register, ResumedRuns, Seeds
+from logax.loggers._shell.resume import find_runs, validate_resume
 from logax.loggers._shell.state import Owner, RunState
 from logax.loggers._shell.tickets import LiveRoute, LiveTarget, LogdictRoute, RunTicket
 from logax.loggers._shell.values import log_columns, log_values
@@ -89,7 +92,14 @@ class Logger:
 
     # Runs.
 
-    def init(self, key: Array, **info: Any) -> RunState:
+    def init(
+        self,
+        key: Array,
+        *,
+        name: str | None = None,
+        config: Any = None,
+        resume: str | Sequence[str] | None = None,
+    ) -> RunState:
         """A new run for this key; under `vmap`, one for each lane.
 
         Works in Python and inside compiled functions, where a run begins each time the program gets
@@ -97,26 +107,51 @@ class Logger:
 
         Args:
           key: A PRNG key: `jax.random.key(0)`.
-          **info: What is to be known of the run: `name="baseline"`, `config={...}`, `lr=lr`.
-            Strings, numbers and arrays in any nesting. Values that differ between lanes are kept
-            for each lane.
+          name: Name of the run; under `vmap` each has its lane behind it.
+          config: A mapping or a dataclass of strings, numbers and arrays, in any nesting. Values
+            may be traced, and those that differ between lanes are kept for each lane.
+          resume: An earlier run, which goes on: its id, the beginning of it, its name if no other
+            has the same, or "last" for the newest. Under `vmap` the same of an earlier sweep, whose
+            lanes go on one by one, or a sequence with the run of each lane. Inside a compiled
+            function runs are looked up when it is compiled.
 
         Raises:
-          TypeError: `key` is no PRNG key, or `info` holds what cannot be stored.
+          TypeError: `key` is no PRNG key, or `config` holds what cannot be stored.
+          ValueError: There is no run to resume, or more than one, or it is still being written.
         """
         self._check_open()
         what = f"{self._name}.init"
-        bits, given = key_bits(what, key), Given(what, info)
+        bits, given = key_bits(what, key), TracedConfig(what, config)
+        name, resume = validate_name(what, name), validate_resume(what, resume)
         shard = shard_here()
         on_shard = [] if shard is None else [shard]
+        if on_shard and resume is not None:
+            raise ValueError(
+                f"`{what}` cannot resume runs inside `shard_map`, where each shard begins runs of "
+                "its own. Call it outside, and give the state to the mapped function."
+            )
+        found: dict[
+            tuple[int, ...], ResumedRuns
+        ] = {}  # by lanes, which compiled programs differ in
+
+        def prepare(lanes: tuple[int, ...]) -> None:
+            if resume is not None:
+                found[lanes] = self._find_runs(what, resume, lanes)
 
         def answer(lanes: tuple[int, ...], arrays: Sequence[Any]) -> Any:
             bits, *values = arrays
             index = int(values.pop(0).flat[0]) if on_shard else None
-            runs = self._begin_runs(Seeds(given.filled(values), lanes, bits, shard=index))
-            return [run.number for run in runs]
+            resumed = found.get(lanes)
+            again = () if resumed is None else self._open_ones(resumed)
+            seeds = Seeds(
+                name, given.filled(values), lanes, bits, None if again else resumed, index
+            )
+            if again:
+                self._inbox.could_not_resume(what, again, seeds.id)
+            return [run.number for run in self._begin_runs(seeds)]
 
-        return RunState(ask(answer, [bits, *on_shard, *given.arrays]), self._owner)
+        operands = [bits, *on_shard, *given.arrays]
+        return RunState(ask(answer, operands, prepare), self._owner)
 
     def _begin_runs(self, seeds: Seeds) -> list[LiveRun]:
         runs = self._register.begin(seeds)
@@ -159,29 +194,38 @@ class Logger:
         return np.zeros(lanes, np.uint32)
 
     def run(
-        self, key: Array | None = None, *, resume: str | None = None, **info: Any
+        self,
+        name: str | None = None,
+        config: Any = None,
+        *,
+        key: Array | None = None,
+        resume: str | None = None,
     ) -> contextlib.AbstractContextManager[RunState]:
         """A run for the length of a block: finished at its end, or marked as crashed.
 
-            with logger.run(name="baseline", config=config) as state:
+            with logger.run("baseline", config) as state:
                 y = logger.tap(f, state)(xs)
 
         Args:
+          name: Name of the run.
+          config: A mapping or a dataclass, as `init` takes it.
           key: A PRNG key, kept with the run.
-          resume: An earlier run, which goes on: its id, the beginning of it, or its name, if no
-            other has the same; "last" is the newest. Not every destination knows names.
-          **info: As `init` takes it.
+          resume: An earlier run, which goes on, as `init` takes it.
         """
         self._check_open()
         what = f"{self._name}.run"
+        name, resumed = validate_name(what, name), validate_resume(what, resume)
         bits = None if key is None else np.asarray(key_bits(what, key))[None]
-        return self._block(bits, Given(what, info), resume)
+        return self._block(name, TracedConfig(what, config), bits, resumed)
 
     @contextlib.contextmanager
-    def _block(self, bits: Any, given: Given, resume: str | None) -> Iterator[RunState]:
+    def _block(
+        self, name: str | None, given: TracedConfig, bits: Any, resume: str | Sequence[str] | None
+    ) -> Iterator[RunState]:
         values = [np.asarray(x)[None] for x in given.arrays]
-        found = None if resume is None else self._found(resume)
-        runs = self._begin_runs(Seeds(given.filled(values), (), bits, found))
+        what = f"{self._name}.run"
+        found = None if resume is None else self._find_runs(what, resume, ())
+        runs = self._begin_runs(Seeds(name, given.filled(values), (), bits, found))
         try:
             yield RunState(np.uint32(runs[0].number), self._owner)
         except BaseException as error:
@@ -190,21 +234,19 @@ class Logger:
         else:
             self._end_runs(runs, "finished")
 
-    def _found(self, run: str) -> str:
-        if not isinstance(run, str) or not run:
-            raise TypeError(
-                f"`{self._name}.run` takes as `resume` the id or the name of a run, and got "
-                f"{received(run)}. `logax.load(path)` lists runs."
-            )
-        flush()  # what began just now can be found then
-        for branch in self._branches:
-            run = branch.sink.find(run)
-        if any(run == other.info("split").id for other in self._register):
-            raise ValueError(
-                f"`{self._name}.run` cannot resume the run {run}, which is still open here. Finish "
-                "it first, or log to the state that it has."
-            )
-        return run
+    def _find_runs(
+        self, what: str, resume: str | Sequence[str], lanes: tuple[int, ...]
+    ) -> ResumedRuns:
+        flush()  # what began just now can be found then, and what was finished inside a program
+        return find_runs(what, resume, lanes, self._branches, self._open_ones)
+
+    def _open_ones(self, runs: ResumedRuns) -> list[str]:
+        """Return the ids of the runs that are open in this logger."""
+        found: dict[str, None] = {}
+        for lanes in sorted({"split", *(branch.lanes for branch in self._branches)}):
+            still_open = {run.info(lanes).id for run in self._register}
+            found |= dict.fromkeys(run for run in runs.in_branch(lanes) if run in still_open)
+        return list(found)
 
     def _crashed(self, runs: list[LiveRun], error: BaseException) -> None:
         """Write what there is; the error that ended the block is the one to be raised."""
@@ -292,7 +334,9 @@ class Logger:
         ticket = RunTicket(LogdictRoute(self._inbox), self._number(state))
         return Harvested(fun, SENDING, options, static_argnums, static_argnames, ticket)
 
-    def log(self, state: RunState, data: Mapping[str, Tree], **steps: Any) -> None:
+    def log(
+        self, state: RunState, data: Mapping[str, Tree], *, prefix: str = "", **steps: Any
+    ) -> None:
         """Write values to the run: one record of plain values, or all records of a `logdict`.
 
         Waits for nothing: what is still being computed is written when it is there. Inside compiled
@@ -301,23 +345,41 @@ class Logger:
         Args:
           state: The run.
           data: A mapping from names to pytrees of arrays and numbers, or a `logdict`.
+          prefix: Put literally in front of every key.
           **steps: Named counters: `step=i`. A logdict has its own.
 
         Raises:
-          TypeError: A value is no array, or steps are given with a logdict.
+          TypeError: A value is no array, or steps are given with a logdict, or `every`, `tags` or
+            `explicit`, which only `logax.log` has.
           ValueError: The run is finished.
         """
         number = self._number(state)
         self._inbox.check()
+        if prefix != "":
+            as_text("prefix", prefix, f"`{self._name}.log` at {caller()}")
         if isinstance(data, logdict):
             if steps:
                 raise TypeError(
                     f"`{self._name}.log` got a `logdict`, which has steps of its own, and besides "
                     f"{', '.join(f'`{name}`' for name in steps)}. Leave these out."
                 )
-            log_columns(self._inbox, self._name, number, data)
+            log_columns(self._inbox, self._name, number, data.prefix(prefix) if prefix else data)
             return
-        log_values(self._inbox, number, data, steps, caller())
+        site = caller()
+        if steps.keys() != _USUAL_STEPS:
+            self._check_steps(steps, site)
+        log_values(self._inbox, number, data, prefix, steps, site)
+
+    def _check_steps(self, steps: Mapping[str, Any], site: str) -> None:
+        what = f"`{self._name}.log` at {site}"
+        for option in LOG_OPTIONS:
+            if option in steps:
+                raise TypeError(
+                    f"{what} has no option `{option}`: it writes what it is given, each time. "
+                    "Choose with an `if` in Python, or use `logax.log` in a function that is "
+                    "tapped."
+                )
+        warn_of_misspelling(f"{what}, among its steps,", steps, LOG_OPTIONS)
 
     def live(self, state: RunState, *, argnames: Names = None, tags: Names = None) -> live:
         """Stream every log of what runs inside the block to the run, with nothing wrapped.
@@ -329,23 +391,35 @@ class Logger:
         """
         return live(LiveTarget(self._inbox, self._number(state)), argnames=argnames, tags=tags)
 
-    def loop(self, view: Callable[[Any], Tree], schedule: int | Schedule = 1, **info: Any) -> Any:
+    def loop(
+        self,
+        view: Callable[[Any], Tree],
+        schedule: int | Schedule = 1,
+        *,
+        name: str | None = None,
+        config: Any = None,
+        key: Array | None = None,
+        resume: str | None = None,
+    ) -> Any:
         """A logger for Python loops (`logax.loop`), which writes what a view gives.
 
-        It opens a run when it is entered, called and described by `info`, and ends it when it is
-        left.
+        It opens a run when it is entered, and ends it when it is left.
 
         Args:
           view: From the state of the loop to a mapping from names to values.
           schedule: When: a schedule, or a number n for every n-th step.
-          **info: As `run` takes it, `key` and `resume` too.
+          name: Name of the run.
+          config: A mapping or a dataclass, as `init` takes it.
+          key: A PRNG key, kept with the run.
+          resume: An earlier run, which goes on, as `init` takes it.
         """
-        return RunLoop(self, view, schedule, info)
+        run = functools.partial(self.run, name, config, key=key, resume=resume)
+        return RunLoop(self, view, schedule, run)
 
     @contextlib.contextmanager
-    def streamed_live(self, **info: Any) -> Iterator[Any]:
+    def streamed_live(self, name: str | None = None) -> Iterator[Any]:
         """Where `logax.live(logger)` sends what runs in its block: a run of its own."""
-        with self.run(**info) as state:
+        with self.run(name) as state:
             yield LiveRoute(self._inbox, state.number)
 
     def _number(self, state: Any, several: bool = False) -> Any:
@@ -356,3 +430,6 @@ class Logger:
     def _check_open(self) -> None:
         if self._closed:
             raise RuntimeError(f"This `{self._name}` is closed. Make a new one.")
+
+
+_USUAL_STEPS = {"step"}

@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import itertools
 import os
+import re
 import secrets
 import threading
 import time
@@ -26,31 +27,54 @@ from logax.loggers.sink import RunInfo
 LANES = ("split", "aggregate", "group")
 
 
+class ResumedRuns(NamedTuple):
+    """Earlier runs that are resumed.
+
+    Attributes:
+      ids: Id of each lane's run.
+      sweep: Id that all of them share, if they are all lanes of one sweep, in their order; the id
+        of a run without lanes; else None.
+    """
+
+    ids: tuple[str, ...]
+    sweep: str | None
+
+    def in_branch(self, lanes: str) -> tuple[str, ...]:
+        """Return the ids of the runs in a destination with this setting of `lanes`."""
+        if lanes != "aggregate":
+            return self.ids
+        return () if self.sweep is None else (self.sweep,)
+
+
 class Seeds:
     """All runs of one `init`: one, or one for each lane of the `vmap` around it.
 
     Args:
-      given: Gives what was given to `init` for one lane, or with None for all of them.
+      name: Name of the runs, to which lanes are added; None for their ids.
+      config: Gives the config of one lane, or with None that of all of them.
       lanes: How many lanes there are at each level.
       keys: The bits of the key of each lane.
-      resumed: The id of the run that goes on, if it does.
+      resumed: The runs that go on, if they do.
       shard: Which shard of a `shard_map` this `init` was on, if it was inside of one: each shard
         begins runs of its own.
     """
 
     def __init__(
         self,
-        given: Callable[[int | None], Mapping[str, Any]],
+        name: str | None,
+        config: Callable[[int | None], Mapping[str, Any]],
         lanes: tuple[int, ...],
         keys: Any = None,
-        resumed: str | None = None,
+        resumed: ResumedRuns | None = None,
         shard: int | None = None,
     ) -> None:
-        self._given, self._keys, self.lanes, self.shard = given, keys, lanes, shard
+        self._name, self._config, self._keys = name, config, keys
+        self.lanes, self.shard = lanes, shard
         self.began = time.time()
         self._process = os.getpid()
-        self._resumed = resumed is not None
-        self.id = resumed or _new_id(self.began)
+        self._resumed = resumed
+        sweep = None if resumed is None else resumed.sweep
+        self.id = sweep or _new_id(self.began)
 
     @property
     def of_here(self) -> bool:
@@ -67,26 +91,37 @@ class Seeds:
         lane: tuple[int, ...] = () if self.shard is None else (self.shard,)
         if self.lanes:
             lane += tuple(int(i) for i in np.unravel_index(index, self.lanes))
-        info = dict(self._given(index))
-        end = "".join(f"-{i}" for i in lane)
-        group = info.get("name", self.id) if grouped else None
-        name = f"{info.pop('name')}{end}" if "name" in info else f"{self.id}{end}"
+        end = lane_suffix(lane)
+        own = f"{self.id}{end}" if self._resumed is None else self._resumed.ids[index]
+        if self._resumed is not None:  # what it was a lane of, it stays
+            lane = id_parts(own)[1]
+        name = own if self._name is None else f"{self._name}{end}"
         machine = machine_facts()
         if self._keys is not None:
             machine = {**machine, "key": self._keys[index].tolist()}
-        return RunInfo(
-            f"{self.id}{end}", name, info, self.began, machine, group, lane, None, self._resumed
-        )
+        known = (own, name, dict(self._config(index)), self.began, machine)
+        return RunInfo(*known, self._group if grouped else None, lane, None, self._resumes)
 
     @functools.cached_property
     def aggregate(self) -> RunInfo:
         """All lanes as one run."""
         if not self.lanes:
             return self.run(0)
-        info = dict(self._given(None))
-        name = info.pop("name", self.id)
-        known = (self.id, name, info, self.began, machine_facts())
-        return RunInfo(*known, lanes=self.number, resumed=self._resumed)
+        known = (self.id, self._name or self.id, dict(self._config(None)), self.began)
+        return RunInfo(*known, machine_facts(), lanes=self.number, resumed=self._resumes_sweep)
+
+    @property
+    def _resumes(self) -> bool:
+        return self._resumed is not None
+
+    @property
+    def _resumes_sweep(self) -> bool:
+        return self._resumed is not None and self._resumed.sweep is not None
+
+    @property
+    def _group(self) -> str | None:
+        """Name of the group of its runs; None for resumed runs, which stay in their group."""
+        return self._name if self._resumes else self._name or self.id
 
 
 @dataclasses.dataclass(eq=False)
@@ -176,6 +211,19 @@ class Register:
             return iter(list(self._live.values()))
 
 
+def lane_suffix(lane: Sequence[int]) -> str:
+    """Return the suffix of the id and the name of a lane's run."""
+    return "".join(f"-{i}" for i in lane)
+
+
+def id_parts(identity: str) -> tuple[str, tuple[int, ...]]:
+    """Split the id of a run into the id that all lanes of its `init` share, and its lane."""
+    match = _ID.fullmatch(identity)
+    if match is None:
+        return identity, ()
+    return match[1], tuple(int(part) for part in match[2].split("-")[1:])
+
+
 def _new_id(now: float) -> str:
     stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(now))
     return f"{stamp}-{_process_token(os.getpid())}-{next(_count)}"
@@ -188,3 +236,4 @@ def _process_token(process: int) -> str:
 
 
 _count = itertools.count()
+_ID = re.compile(r"(\d{8}-\d{6}-[0-9a-f]{8}-\d+)((?:-\d+)*)")

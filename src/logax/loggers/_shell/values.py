@@ -27,17 +27,20 @@ from logax.loggers._shell.inbox import Inbox
 from logax.loop._copies import copied, is_there, on_their_way
 
 
-def log_values(inbox: Inbox, number: Array, data: Any, steps: dict[str, Any], site: str) -> None:
+def log_values(
+    inbox: Inbox, number: Array, data: Any, prefix: str, steps: dict[str, Any], site: str
+) -> None:
     """Write one record to a run, without waiting for what is still being computed."""
     if _are_plain(data, steps) and not isinstance(number, jax.core.Tracer):
         arrays = [*map(_as_array, data.values()), *map(_as_array, steps.values())]
         types = tuple((x.shape, x.dtype) for x in arrays)
         if _NO_NUMBER not in types:
-            _put(inbox, _packet(tuple(data), tuple(steps), site, types), arrays, number)
+            keys = tuple(prefix + key for key in data) if prefix else tuple(data)
+            _put(inbox, _packet(keys, tuple(steps), site, types), arrays, number)
             return
     given = [*jax.tree.leaves(dict(data) if isinstance(data, Mapping) else data), number]
     inside = any(isinstance(x, jax.core.Tracer) for x in [*given, *steps.values()])
-    entries, arrays = entries_of(data, site, on_host=not inside)
+    entries, arrays = entries_of(data, site, prefix, on_host=not inside)
     counters = [step_of(name, x, site, on_host=not inside) for name, x in steps.items()]
     spec = LogSpec(entries, tuple(steps), (), False, site)
     if inside:

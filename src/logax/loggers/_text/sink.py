@@ -14,10 +14,9 @@ from collections.abc import Iterator, Mapping
 from typing import BinaryIO, ClassVar
 
 from logax._delivery.forks import renew_after_fork
-from logax.loggers._search import one_run
 from logax.loggers._text.files import locked, telling_loss, writable
 from logax.loggers._text.gathered import Gathered
-from logax.loggers.sink import Portion, Sink
+from logax.loggers.sink import KnownRuns, Portion, Sink
 
 
 class TextSink(Sink):
@@ -49,16 +48,12 @@ class TextSink(Sink):
         """Write what is left."""
         self.flush()
 
-    def find(self, run: str) -> str:
-        """The id of a run in the file, given its id, its beginning, or the name that it has there.
-
-        Raises:
-          ValueError: There is none, or there are several.
-        """
+    def known_runs(self) -> KnownRuns:
+        """The runs of the file, with the names that they have there."""
         known: Mapping[str, str] = {}
         with contextlib.suppress(FileNotFoundError), open(self.path, "rb") as file:
             known = self._runs_of(file)
-        return one_run(self.logger_name, self.path, run, known)
+        return KnownRuns(self.path, known)
 
     @contextlib.contextmanager
     def _adding(self, records: int) -> Iterator[int]:

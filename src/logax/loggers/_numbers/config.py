@@ -1,4 +1,4 @@
-"""What a run was given, flat: for destinations that know hyperparameters but no nesting."""
+"""The config of a run, flat: for destinations that know hyperparameters but no nesting."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _MOST_ELEMENTS = 16  # of an array that is written out
 Plain = str | bool | int | float
 
 
-def flat_info(info: Mapping[str, Any]) -> dict[str, Plain]:
+def flat_config(config: Mapping[str, Any]) -> dict[str, Plain]:
     """By name: strings, booleans and numbers; what is none of them as its text.
 
     A part of a dictionary is named `outer/inner`, an element of a list `outer/0`. A large array is
     written as its dtype and shape. What is None is left out.
     """
     flat: dict[str, Plain] = {}
-    for name, value in _leaves("", info):
+    for name, value in _leaves("", config):
         while name in flat:
             name += "~"
         flat[name] = value

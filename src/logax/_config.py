@@ -1,0 +1,135 @@
+"""The config of a run as plain values: what users give in many forms, loggers get in one.
+
+| given | kept as |
+| --- | --- |
+| a mapping, a dataclass, a named tuple | a dictionary with strings as keys |
+| a list, a tuple | the same |
+| a member of an enumeration | its name; of one whose members are strings or numbers, the value |
+| a path | a string |
+| an array, a NumPy scalar | the same; what has `__array__`, as an array |
+| a string, a number, a boolean, bytes, None | the same |
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from logax._errors import received
+
+_MAX_DEPTH = 100
+
+
+def plain_config(what: str, config: Any) -> dict[str, Any]:
+    """Convert the config of a run to dictionaries, lists, strings, numbers and arrays.
+
+    Arrays and tracers of JAX stay as they are.
+
+    Args:
+      what: Function that was given the config, for errors.
+      config: A mapping or a dataclass; None is an empty one.
+
+    Raises:
+      TypeError: `config` is neither, or holds something else than the table above says.
+      ValueError: It is nested too deep, or two keys of one mapping are the same as strings.
+    """
+    if config is None:
+        return {}
+    pairs = _pairs_of(config)
+    if pairs is None:
+        raise TypeError(
+            f"`{what}` takes as `config` a mapping or a dataclass, and got {received(config)}. "
+            'Write `config={"rate": 0.1}`, or `config=vars(args)`.'
+        )
+    return _Converter(what).dictionary(config, pairs, ())
+
+
+class _Converter:
+    def __init__(self, what: str) -> None:
+        self._what = what
+
+    def dictionary(
+        self, given: Any, pairs: Iterable[tuple[Any, Any]], path: tuple[Any, ...]
+    ) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for key, value in pairs:
+            name = self._name(key, path)
+            if name in found:
+                raise ValueError(
+                    f"`{self._what}` got two keys that are {name!r} as a string, in "
+                    f"{_shown(path)}: {received(given)}. Use strings as keys."
+                )
+            found[name] = self._value(value, (*path, name))
+        return found
+
+    def _name(self, key: Any, path: tuple[Any, ...]) -> str:
+        plain = _member_value(key) if isinstance(key, enum.Enum) else key
+        if isinstance(plain, (str, int, float, np.number)):
+            return str(plain)
+        raise TypeError(
+            f"`{self._what}` takes strings and numbers as keys, and got {received(key)} in "
+            f"{_shown(path)}. Write `str(key)`."
+        )
+
+    def _value(self, value: Any, path: tuple[Any, ...]) -> Any:
+        if type(value) in _PLAIN or isinstance(value, jax.Array):
+            return value
+        if len(path) > _MAX_DEPTH:
+            raise ValueError(
+                f"`{self._what}` takes a config that is nested at most {_MAX_DEPTH} deep, and "
+                f"{_shown(path[:3])} goes deeper. Does it hold itself?"
+            )
+        if isinstance(value, enum.Enum):
+            return _member_value(value)
+        if isinstance(value, (*_PLAIN, np.ndarray, np.generic)):
+            return value
+        if hasattr(value, "__jax_array__") and not isinstance(value, type):
+            return value.__jax_array__()
+        pairs = _pairs_of(value)
+        if pairs is not None:
+            return self.dictionary(value, pairs, path)
+        if isinstance(value, (list, tuple)):
+            items = [self._value(each, (*path, i)) for i, each in enumerate(value)]
+            return items if isinstance(value, list) else tuple(items)
+        if isinstance(value, os.PathLike):
+            return os.fspath(value)
+        if hasattr(value, "__array__") and not isinstance(value, type):
+            return np.asarray(value)
+        raise TypeError(
+            f"`{self._what}` takes strings, numbers and arrays, and lists, mappings and "
+            f"dataclasses of them, and got {received(value)} as {_shown(path)}. Turn it into one "
+            "of these: `str(value)`, or `vars(value)`."
+        )
+
+
+def _pairs_of(value: Any) -> Iterable[tuple[Any, Any]] | None:
+    """Return the keys and values of a mapping, a dataclass or a named tuple; None of others."""
+    if isinstance(value, type):
+        return None
+    if isinstance(value, Mapping):
+        return value.items()
+    if dataclasses.is_dataclass(value):
+        names = [field.name for field in dataclasses.fields(value)]
+        return [(name, getattr(value, name)) for name in names]
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return zip(value._fields, value, strict=True)
+    if hasattr(type(value), "keys") and hasattr(value, "__getitem__"):  # as `dict(value)` takes it
+        return [(key, value[key]) for key in value.keys()]  # noqa: SIM118 - no mapping by its type
+    return None
+
+
+def _member_value(member: enum.Enum) -> Any:
+    return member.value if isinstance(member, (str, int, float)) else member.name
+
+
+def _shown(path: tuple[Any, ...]) -> str:
+    return "`config" + "".join(f"[{part!r}]" for part in path) + "`"
+
+
+_PLAIN = (str, bytes, bool, int, float, complex, type(None))

@@ -1,0 +1,194 @@
+"""Resolve `resume`: look runs up in the destinations of a logger, lane by lane.
+
+Outside of `vmap` an id, the beginning of one, a name or "last" selects one run. Under `vmap` each
+lane resumes a run. A sequence names them one by one. A single string selects a whole sweep, that is
+all runs of one `init`, by the id that they have in common, the beginning of it, their name, or
+"last" for the newest sweep; lane 3 then resumes lane 3 of the sweep.
+
+The lookup uses a destination that lists its runs; all other destinations that list runs must have
+the same ones. A destination that cannot list its runs gets the ids. A destination that keeps no
+runs takes no part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from logax._errors import received
+from logax._runs.search import one_run
+from logax.loggers._shell.branch import Branch
+from logax.loggers._shell.register import ResumedRuns, id_parts, lane_suffix
+from logax.loggers.sink import KnownRuns
+
+
+def validate_resume(what: str, resume: Any) -> str | tuple[str, ...] | None:
+    """Return `resume` as a string, or as a tuple with one for each lane.
+
+    Raises:
+      TypeError: It is neither.
+    """
+    if resume is None or (isinstance(resume, str) and resume):
+        return resume
+    if isinstance(resume, (list, tuple, np.ndarray)):
+        several = resume.ravel().tolist() if isinstance(resume, np.ndarray) else resume
+        if several and all(isinstance(each, str) and each for each in several):
+            return tuple(several)
+    raise TypeError(
+        f"`{what}` takes as `resume` the id or the name of a run, or under `vmap` a sequence of "
+        f"them, and got {received(resume)}. `logax.load(path)` lists runs."
+    )
+
+
+def find_runs(
+    what: str,
+    wanted: str | Sequence[str],
+    lanes: tuple[int, ...],
+    branches: Sequence[Branch],
+    still_open: Callable[[ResumedRuns], Sequence[str]],
+) -> ResumedRuns:
+    """Find the runs to resume, one for each lane.
+
+    Args:
+      what: Method that was called, for errors.
+      wanted: A string, or one for each lane.
+      lanes: Number of lanes at each level of `vmap`.
+      branches: The destinations of the logger.
+      still_open: Gives the ids of those runs that are open in the logger.
+
+    Raises:
+      ValueError: There are no such runs, or others than lanes; a destination lacks them, or they
+        are still being written.
+    """
+    known = [(each, runs) for each in branches if (runs := each.sink.known_runs()) is not None]
+    if not known:
+        names = ", ".join(f"`{branch.name}`" for branch in branches) or "a callback"
+        raise ValueError(
+            f"`{what}` cannot resume a run: {names} keeps none that could go on. `SaveLogger`, "
+            "`JSONLLogger`, `CSVLogger`, `TensorBoardLogger`, `WandbLogger`, `MLflowLogger` and "
+            "`TrackioLogger` do; `MultiLogger(SaveLogger(path), logger)` has both."
+        )
+    if not isinstance(wanted, str) and len(wanted) != int(np.prod(lanes)):
+        raise ValueError(
+            f"`{what}` takes as `resume` a name for each lane, and got {len(wanted)} names for "
+            f"{int(np.prod(lanes))} lanes. Write "
+            "`jax.vmap(lambda key: logger.init(key, resume=names))(keys)` with as many keys."
+        )
+    if 0 in lanes:
+        return ResumedRuns((), None)
+    branch, runs = min(known, key=_preference)
+    search = _Search(what, branch, runs, [lane_suffix(i) for i in np.ndindex(*lanes)])
+    found = search.lanes(wanted) if lanes else search.single(wanted)
+    _check_distinct(what, found.ids)
+    for run in still_open(found):
+        raise ValueError(
+            f"`{what}` cannot resume the run {run}, which is still open here. Finish it first, or "
+            "log to the state that it has."
+        )
+    for branch, runs in known:
+        _check_there(what, branch, runs, found)
+    return found
+
+
+def _preference(known: tuple[Branch, KnownRuns]) -> tuple[bool, bool]:
+    """Sort key: destinations that list runs first, of these the ones with a run for each lane."""
+    branch, runs = known
+    return runs.names is None, branch.lanes == "aggregate"
+
+
+class _Search:
+    """Look runs up in one destination."""
+
+    def __init__(self, what: str, branch: Branch, runs: KnownRuns, ends: Sequence[str]) -> None:
+        self._what, self._branch, self._runs, self._ends = what, branch, runs, ends
+
+    def single(self, wanted: str | Sequence[str]) -> ResumedRuns:
+        """Find a run without lanes."""
+        own = self._one(wanted if isinstance(wanted, str) else wanted[0], self._runs.names)
+        return ResumedRuns((own,), own)
+
+    def lanes(self, wanted: str | Sequence[str]) -> ResumedRuns:
+        """Find a run for each lane."""
+        if isinstance(wanted, str):
+            sweep = self._sweep(wanted)
+            return ResumedRuns(tuple(f"{sweep}{end}" for end in self._ends), sweep)
+        if self._branch.lanes == "aggregate":
+            ids = tuple(wanted)  # which have no runs of their own there, so that no names help
+        else:
+            ids = tuple(self._one(each, self._runs.names) for each in wanted)
+        sweep = ids[0].removesuffix(self._ends[0])
+        whole = ids == tuple(f"{sweep}{end}" for end in self._ends)
+        return ResumedRuns(ids, sweep if whole else None)
+
+    def _sweep(self, wanted: str) -> str:
+        names = self._runs.names
+        if names is None or self._branch.lanes == "aggregate":
+            return self._one(wanted, names, "sweep")
+        sweeps, members = _sweeps(names)
+        sweep = self._one(wanted, sweeps, "sweep")
+        if set(members[sweep]) != set(self._ends):
+            own = members[sweep]
+            raise ValueError(
+                f"`{self._what}` cannot resume the sweep {sweeps[sweep]} in {self._runs.where}: it "
+                f"has {len(own)} runs, {own[0]} to {own[-1]}, and there are {len(self._ends)} "
+                f"lanes, {self._ends[0]} to {self._ends[-1]}. Map over as many keys, or name the "
+                "run of each lane: `resume=[...]`."
+            )
+        return sweep
+
+    def _one(self, text: str, names: Mapping[str, str] | None, noun: str = "run") -> str:
+        why = f"`{self._what}` cannot resume a {noun}: "
+        if names is not None:
+            return one_run(text, names, self._runs.where, why, noun)
+        if text == "last":
+            raise ValueError(
+                f"{why}`{self._branch.name}` cannot list the runs of {self._runs.where}, so it "
+                "does not know which is the last. Give an id, as `state.id` has it."
+            )
+        return text
+
+
+def _sweeps(names: Mapping[str, str]) -> tuple[dict[str, str], dict[str, list[str]]]:
+    """Return the name of each sweep, and the lane suffixes of its runs, both by sweep id."""
+    sweeps: dict[str, str] = {}
+    members: dict[str, list[str]] = {}
+    for own, name in names.items():
+        sweep, lane = id_parts(own)
+        if lane:
+            end = lane_suffix(lane)
+            members.setdefault(sweep, []).append(end)
+            if name != own and name.endswith(end):  # unless this lane was given another one later
+                sweeps.setdefault(sweep, name.removesuffix(end))
+    return {sweep: sweeps.get(sweep, sweep) for sweep in members}, members
+
+
+def _check_distinct(what: str, ids: Sequence[str]) -> None:
+    if len(set(ids)) < len(ids):
+        twice = next(own for own in ids if ids.count(own) > 1)
+        raise ValueError(
+            f"`{what}` got names for `resume` of which two mean the run {twice}. Each lane goes on "
+            "with a run of its own."
+        )
+
+
+def _check_there(what: str, branch: Branch, runs: KnownRuns, found: ResumedRuns) -> None:
+    """Raise if a destination lacks one of the runs, or if one is still being written."""
+    if branch.lanes == "aggregate" and found.sweep is None:
+        raise ValueError(
+            f"`{what}` cannot resume single lanes: `{branch.name}` has one run for all lanes of a "
+            'sweep. Resume the whole sweep, `resume="name"`, or make the logger with '
+            '`lanes="split"`.'
+        )
+    for own in found.in_branch(branch.lanes):
+        if runs.names is not None and own not in runs.names:
+            raise ValueError(
+                f"`{what}` cannot resume the run {own}, which is not in {runs.where}. All "
+                "destinations of a logger that keep runs must have it."
+            )
+        if own in runs.running:
+            raise ValueError(
+                f"`{what}` cannot resume the run {own}, which a process still writes. Let it "
+                "finish first; records of two writers have no order."
+            )
