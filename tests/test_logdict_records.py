@@ -368,6 +368,7 @@ def test_reduce_takes_one_word_for_each_key() -> None:
         "b": [3],
         "c": [0, 0],
     }
+    assert logs.reduce()["a"].tolist() == [2]
     with pytest.raises(ValueError, match="got 'd', and there is 'a', 'b', 'c'"):
         logs.reduce({"d": "mean"})
     with pytest.raises(ValueError, match="'average'"):

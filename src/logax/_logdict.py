@@ -204,7 +204,7 @@ class logdict(Table):
         self.update(other)
         return self
 
-    def reduce(self, how: Any) -> logdict:
+    def reduce(self, how: Any = "mean") -> logdict:
         """Many records to one, over the record axis, never over the elements of a record.
 
         Args:
@@ -232,21 +232,28 @@ class logdict(Table):
                 raise
         return self._like(records)
 
-    def filter(self, argnames: str | Iterable[str]) -> logdict:
-        """What is called by one of these names or glob patterns.
+    def filter(self, argnames: str | Iterable[str] | Callable[[str, Tree], Any]) -> logdict:
+        """Keep what has one of these names, or what a predicate chooses.
 
-        A pattern that matches a key takes all of it; one that matches the name of a leaf, such as
-        `grad/*/weight`, that leaf. Leaves that are not taken become None.
+        Args:
+          argnames: Names or glob patterns, or a function of a key and its value. A pattern that
+            matches a key takes all of it; one that matches the name of a leaf, such as
+            `grad/*/weight`, takes that leaf, and leaves that are not taken become None. The
+            function returns whether the key stays, with all of its value.
         """
+        records = self._records()
+        if callable(argnames):
+            chosen = {key: x for key, x in records.items() if argnames(key, x.value)}
+            return self._like(chosen)
         patterns = as_names("argnames", argnames, "`logs.filter`") or ()
-        records = {}
-        for key, column in self._records().items():
+        kept = {}
+        for key, column in records.items():
             if not matches(key, patterns):
                 column = column.only(key, lambda name: matches(name, patterns))
                 if not jax.tree.leaves(column.value):
                     continue
-            records[key] = column
-        return self._like(records)
+            kept[key] = column
+        return self._like(kept)
 
     def prefix(self, prefix: str) -> logdict:
         """The same with `prefix` before every key, as it is: `logs.prefix("train/")`."""
