@@ -228,9 +228,12 @@ def test_what_is_joined_goes_back_to_where_the_first_was() -> None:
     first, second, *_ = jax.devices()
     x = np.arange(2, dtype=np.float32)
     free = logdict({"x": jnp.asarray(x)})
+    with jax.default_device(second):
+        free_elsewhere = logdict({"x": jax.device_put(x)})
     one, two = (logdict({"x": jax.device_put(x, at)}) for at in (first, second))
     for logs, devices, committed in (
-        ([free, free], {first}, False),
+        ([free, free_elsewhere], {first}, False),
+        ([free_elsewhere, free], {second}, False),
         ([two, one, free], {second}, True),
         ([logdict({"x": x}), two], {second}, True),
     ):

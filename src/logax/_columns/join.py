@@ -167,10 +167,10 @@ def _is_on_host(x: Array | None) -> bool:
 
 def _can_grow(x: Array, axis: int) -> bool:
     """Return whether an array of more rows can have the sharding and the dtype of `x`."""
-    if x.committed and len(x.sharding.device_set) > 1 and x.ndim > axis:
-        if not isinstance(x.sharding, jax.sharding.NamedSharding):
-            return False
-        if x.sharding.shard_shape(x.shape)[axis] != x.shape[axis]:
+    sharding = x.sharding
+    if len(sharding.device_set) > 1 and x.ndim > axis:
+        is_named = isinstance(sharding, jax.sharding.NamedSharding)
+        if not (is_named and sharding.shard_shape(x.shape)[axis] == x.shape[axis]):
             return False
     # An array of 64 bits may come from where `jax_enable_x64` was set.
     return is_key_array(x) or bool(jax.dtypes.canonicalize_dtype(x.dtype) == x.dtype)
@@ -200,7 +200,8 @@ def _fetched(arrays: Sequence[Array]) -> list[Any]:
     if is_key_array(arrays[0]):
         arrays = [jax.random.key_data(x) for x in arrays]
     like = _first_on_device(arrays)
-    if like is not None and any(device.platform != "cpu" for device in like.devices()):
+    platforms = set() if like is None else {device.platform for device in like.devices()}
+    if platforms - {"cpu"}:  # pragma: no cover - needs an accelerator
         for x in arrays:  # all copies begin before the first is waited for
             if not _is_on_host(x):
                 x.copy_to_host_async()
@@ -217,7 +218,11 @@ def _put_back(x: Any, arrays: Sequence[Any]) -> Array:
     if like is None:
         return x
     data = jax.random.key_data(like) if is_key_array(like) else like
-    on_device = jax.device_put(x, data.sharding if data.committed else None)
+    if data.committed or len(data.devices()) > 1:
+        on_device = jax.device_put(x, data.sharding)
+    else:  # on its device, and free to follow others elsewhere
+        with jax.default_device(*data.devices()):
+            on_device = jax.device_put(x)
     if data is like:
         return on_device
     return jax.random.wrap_key_data(on_device, impl=jax.random.key_impl(like))
