@@ -43,7 +43,10 @@ def joined(parts: Sequence[Records], share: Share) -> Records:
     leaves = [*zip(*(part.flat[0] for part in parts), strict=True)]
     names = dict.fromkeys(name for part in parts for name in part.steps)
     columns = {name: [part.steps.get(name) for part in parts] for name in names}
-    on_host = _can_join_on_host([*leaves, *columns.values(), counts], first.axis)
+    on_host = all(
+        once(share, ("host", *map(id, x)), functools.partial(_can_join_on_host, x, first.axis))
+        for x in (*leaves, *columns.values(), counts)
+    )
     # Keys that share a column or a count share what becomes of it.
     identity = (on_host, *lengths, *map(id, counts))
     total = None
@@ -142,22 +145,21 @@ def _total(parts: Sequence[Records], on_host: bool) -> Array:
 # On the host.
 
 
-def _can_join_on_host(columns: Sequence[Sequence[Array | None]], axis: int) -> bool:
-    on_devices = [[x for x in column if not _is_on_host(x)] for column in columns]
-    if not any(on_devices):
+def _can_join_on_host(column: Sequence[Array | None], axis: int) -> bool:
+    on_devices: list[Array] = [x for x in column if not _is_on_host(x)]
+    if not on_devices:
         return True
-    return outside_of_traces() and all(
-        _are_concrete(column) and _can_grow(column[0], axis) for column in on_devices if column
-    )
-
-
-def _are_concrete(column: Sequence[Array]) -> bool:
-    """Return whether all are concrete; fast where they have one sharding."""
-    first = column[0]
-    return is_concrete(first) and all(
-        (type(x) is type(first) and x.sharding is first.sharding and not x.is_deleted())
-        or is_concrete(x)
-        for x in column
+    first = on_devices[0]
+    return (
+        outside_of_traces()
+        and is_concrete(first)
+        and _can_grow(first, axis)
+        and all(
+            # Most often they have one sharding, which is faster to see.
+            (type(x) is type(first) and x.sharding is first.sharding and not x.is_deleted())
+            or is_concrete(x)
+            for x in on_devices
+        )
     )
 
 
