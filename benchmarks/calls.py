@@ -1,22 +1,26 @@
-"""Calls from Python: `spool(f)(x)` against a jitted call, and logs that nobody harvests.
+"""Calls from Python: `spool(f)(x)` against a jitted call, logs that nobody harvests, `concat`.
 
 The function is as small as can be, so that what is timed is the call itself.
 """
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from benchmarks.case import Case
 from benchmarks.columns import STEPS, scalar_by_hand, scalar_logged, step
-from benchmarks.timing import Call, Side
-from logax import log, spool
+from benchmarks.timing import Allowance, Call, Side
+from logax import concat, log, logdict, spool
 
 GOAL_OF_CALLS = 1.5
 GOAL_OF_UNUSED = 1.02
+JOINED_LOGDICTS = 1_000
+SECONDS_TO_JOIN = 0.05
 
 
 def tiny() -> tuple[Side, Side]:
@@ -102,6 +106,44 @@ def unused_scan() -> tuple[Side, Side]:
     return Call(jax.jit(scalar_by_hand), (x,)), Call(jax.jit(logged), (x,))
 
 
+class Joining:
+    """`concat` of the logdicts of a Python loop, each of three keys and one record.
+
+    They are new each time: JAX keeps the numbers of an array that was fetched once.
+    """
+
+    def __init__(self) -> None:
+        def logged(x: Any, i: Any) -> Any:
+            log({"x": x, "square": x**2, "vector": jnp.full(3, x)}, step=i)
+            return x + 1
+
+        self._step = jax.jit(spool(logged))
+
+    def _logdicts(self) -> list[logdict]:
+        x, logdicts = jnp.float32(0), []
+        for i in range(JOINED_LOGDICTS):
+            x, logs = self._step(x, i)
+            logdicts.append(logs)
+        return jax.block_until_ready(logdicts)  # type: ignore[no-any-return]
+
+    def seconds(self, number: int) -> float:
+        total = 0.0
+        for _ in range(number):
+            logdicts = self._logdicts()
+            start = time.perf_counter()
+            jax.block_until_ready(concat(logdicts))
+            total += time.perf_counter() - start
+        return total
+
+    def results(self) -> Any:
+        return [*concat(self._logdicts()).values()]
+
+
+def joining() -> tuple[Side, Side]:
+    x = np.arange(JOINED_LOGDICTS, dtype=np.float32)
+    return Allowance(SECONDS_TO_JOIN, [x, x**2, np.tile(x[:, None], 3)]), Joining()
+
+
 _CALLED = "spool(f)(x), no outer jit"
 _UNUSED = "nobody harvests"
 
@@ -112,4 +154,5 @@ CASES = [
     Case(_CALLED, "the same, a new spool(f) each time", None, new_spool_each_time),
     Case(_UNUSED, "a tiny function", GOAL_OF_UNUSED, unused_tiny),
     Case(_UNUSED, "scan of 1,000 steps", GOAL_OF_UNUSED, unused_scan),
+    Case("concat(logdicts)", "1,000 logdicts of three keys, 50 ms allowed", 1.0, joining),
 ]

@@ -422,16 +422,20 @@ def test_several_callbacks_that_raise_come_as_a_group() -> None:
 
 
 @pytest.mark.filterwarnings("error")
-def test_where_warnings_are_errors_the_others_come_too() -> None:
+def test_on_error_warn_raises_nothing_where_warnings_are_errors(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    tapped = logax.tap(count, failing, on_error="warn")
+    assert float(tapped(0.0)) == float(count(0.0))
+    logax.flush()
+    printed = capsys.readouterr().err
+    assert printed.startswith("UserWarning: The callback `failing` raised ")
+    assert printed.endswith(" It raised for 2 more records after that one.\n")
     logax.tap(once, failing, on_error="warn")(1.0)
     logax.tap(once, failing_too)(1.0)
-    with pytest.raises(ExceptionGroup) as caught:
+    with pytest.raises(logax.DeliveryError, match="too"):
         logax.flush()
-    error, warning = caught.value.exceptions
-    assert (type(error), str(error.__cause__)) == (logax.DeliveryError, "too")
-    assert isinstance(warning, UserWarning)
-    assert "at 1.0" in str(warning)
-    logax.flush()
+    assert "at 1.0" in capsys.readouterr().err
 
 
 def test_a_callback_that_was_warned_of_is_let_go() -> None:
@@ -944,6 +948,24 @@ def test_dropped_records_are_told_by_the_next_call_too(configured: Callable[...,
         _ = logax.tap(once, gate)(jnp.zeros(WIDTH)), logax.flush()
     dropped = sum(int(str(warning.message).split(maxsplit=1)[0]) for warning in caught)
     assert len(gate.got) + dropped == 51
+
+
+@pytest.mark.filterwarnings("error")
+def test_where_warnings_are_errors_dropped_records_and_errors_come_together(
+    configured: Callable[..., None],
+) -> None:
+    configured(queue_bytes=10_000, when_full="drop")
+    gate = Gate()
+    _ = logax.tap(once, failing_too)(1.0), logax.tap(counting(50), gate)(jnp.zeros(WIDTH))
+    jax.effects_barrier()
+    gate.open.set()
+    with pytest.raises(ExceptionGroup) as caught:
+        logax.flush()
+    error, warning = caught.value.exceptions
+    assert (type(error), str(error.__cause__)) == (logax.DeliveryError, "too")
+    assert isinstance(warning, UserWarning)
+    assert "records were dropped" in str(warning)
+    logax.flush()
 
 
 @pytest.mark.parametrize("way", ["two calls", "live"])

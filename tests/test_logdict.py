@@ -338,6 +338,18 @@ def test_filter_takes_keys_and_leaves_by_glob() -> None:
     assert logs.filter("nothing") == logdict()
 
 
+def test_filter_takes_a_predicate_of_keys_and_values() -> None:
+    logs = example()
+    small = logs.filter(lambda key, value: sum(x.size for x in jax.tree.leaves(value)) < 5)
+    assert list(small) == ["loss"]
+    assert small.steps["update"]["loss"] is logs.steps["update"]["loss"]
+    assert small.site["loss"] == ("train.py:12",)
+    assert logs.filter(lambda key, _: key.startswith("g"))["grad"]["b"].tolist() == [0, 1, 2, 3]
+    assert logs.filter(lambda key, _: False) == logdict()
+    with pytest.raises(TypeError, match=r"`logs\.filter` takes .*argnames.* and got 3"):
+        logs.filter(3)  # type: ignore[arg-type]
+
+
 def test_filter_follows_the_rank_of_the_leaf_that_is_left() -> None:
     lanes = jax.tree.map(lambda x: jnp.stack([x, x]), example())
     assert lanes.filter("grad/w").count["grad"].tolist() == [4, 4]

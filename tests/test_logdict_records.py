@@ -80,16 +80,22 @@ def test_slice_is_that_of_the_real_records(
 
 
 @small
-@hypothesis.given(place=PLACES, first=COUNTS, second=COUNTS, lanes=st.booleans())
-def test_addition_puts_real_records_one_after_the_other(
-    place: str, first: list[int] | None, second: list[int] | None, lanes: bool
+@hypothesis.given(place=PLACES, counts=st.lists(COUNTS, max_size=4), lanes=st.booleans())
+def test_concat_puts_real_records_one_after_the_other_as_addition_does(
+    place: str, counts: list[list[int] | None], lanes: bool
 ) -> None:
-    one, two = columns(first, lanes), columns(second, lanes, offset=1)
+    logs = [columns(each, lanes, offset=at) for at, each in enumerate(counts)]
 
     def expected(key: str, lane: int, part: int) -> np.ndarray:
-        return np.concatenate([rows(logs, key, lane)[part] for logs in (one, two)])
+        return np.concatenate([rows(x, key, lane)[part] for x in logs])
 
-    compare(called(place, lambda a, b: a + b, one, two), lanes, expected)
+    joined = called(place, lambda *x: logax.concat(iter(x)), *logs)
+    assert list(joined) == (["x", "tree"] if logs else [])
+    compare(joined, lanes, expected)
+    assert joined == sum(logs, logdict())
+    if len(logs) > 1 and place != "jit":  # there the counts are not seen
+        longest = max(len(expected("x", lane, 0)) for lane in (range(3) if lanes else (2,)))
+        assert joined["x"].shape[-1] == longest
 
 
 @small
@@ -188,6 +194,90 @@ def test_a_ring_keeps_its_count_and_all_its_rows_are_real() -> None:
     assert both.count["x"] == 4
 
 
+def test_sum_joins_logdicts() -> None:
+    logs = [logdict({"x": np.full(at, at)}) for at in range(4)]
+    assert sum(logs)["x"].tolist() == [1, 2, 2, 3, 3, 3]
+    assert sum(logs) == logax.concat(logs)
+    assert 0 + logs[3] == logs[3]
+
+
+def test_concat_takes_logdicts_of_different_keys_and_steps() -> None:
+    steps = [{"i": {"x": np.array([4])}}, {}, {"t": {"x": np.array([0.5])}, "i": {"x": [7]}}]
+    logs = [logdict({"x": np.array([at])}, steps=each) for at, each in enumerate(steps)]
+    logs[1]["y"] = np.array([[1.0, 2.0]])
+    joined = logax.concat(logs)
+    assert {key: value.tolist() for key, value in joined.items()} == {
+        "x": [0, 1, 2],
+        "y": [[1, 2]],
+    }
+    assert joined.steps["i"]["x"].tolist() == [4, missing_step(np.int64), 7]
+    np.testing.assert_array_equal(joined.steps["t"]["x"], [np.nan, np.nan, 0.5])
+    assert "y" not in joined.steps["i"]
+
+
+def test_concat_says_which_logdicts_do_not_fit_together() -> None:
+    x = np.zeros(1)
+    floats = logdict({"x": x}, steps={"i": {"x": x}})
+    integers = logdict({"x": x}, steps={"i": {"x": np.zeros(1, int)}})
+    message = "`concat` cannot join 'x' of logdicts 1 and 3: the step 'i' is float64 in one and int"
+    with pytest.raises(ValueError, match=message):
+        logax.concat([logdict({"x": x}), floats, logdict({"y": x}), integers])
+
+
+def test_what_is_joined_goes_back_to_where_the_first_was() -> None:
+    first, second, *_ = jax.devices()
+    x = np.arange(2, dtype=np.float32)
+    free = logdict({"x": jnp.asarray(x)})
+    with jax.default_device(second):
+        free_elsewhere = logdict({"x": jax.device_put(x)})
+    one, two = (logdict({"x": jax.device_put(x, at)}) for at in (first, second))
+    for logs, devices, committed in (
+        ([free, free_elsewhere], {first}, False),
+        ([free_elsewhere, free], {second}, False),
+        ([two, one, free], {second}, True),
+        ([logdict({"x": x}), two], {second}, True),
+    ):
+        joined = logax.concat(logs)["x"]
+        assert joined.tolist() == [0, 1] * len(logs)
+        assert (joined.devices(), joined.committed) == (devices, committed)
+
+
+def test_shards_and_keys_and_narrow_numbers_are_joined_as_they_are() -> None:
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:2]), ("d",))
+    split = [
+        jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*axes))
+        for axes in ((None, "d"), ("d", None))
+    ]
+    x = np.arange(8, dtype=np.float32).reshape(2, 4)
+    for sharding in split:  # the second splits the record axis
+        logs = logdict({"x": jax.device_put(x, sharding)})
+        joined = (logs + logs + logs)["x"]
+        np.testing.assert_array_equal(joined, np.concatenate([x, x, x]))
+        assert joined.devices() == set(jax.devices()[:2])
+    keys = jax.random.split(jax.random.key(3, impl="rbg"), 2)
+    joined = logax.concat([logdict({"k": keys})] * 2)["k"]
+    assert joined.dtype == keys.dtype
+    assert np.array_equal(jax.random.key_data(joined), np.tile(jax.random.key_data(keys), (2, 1)))
+    for dtype in (jnp.bfloat16, jnp.int4, jnp.float8_e4m3fn):
+        joined = logax.concat([logdict({"x": jnp.arange(3).astype(dtype)})] * 2)["x"]
+        assert joined.dtype == dtype
+        assert joined.astype(jnp.int32).tolist() == [0, 1, 2] * 2
+
+
+def test_wide_numbers_stay_wide_where_jax_would_cut_them() -> None:
+    with jax.enable_x64(True) if hasattr(jax, "enable_x64") else jax.experimental.enable_x64():
+        logs = logdict({"x": jnp.arange(2) + 2**40})
+    assert (logs + logs)["x"].tolist() == [2**40, 2**40 + 1] * 2
+
+
+def test_logdicts_that_a_program_closes_over_are_joined_by_it() -> None:
+    keys = jax.random.split(jax.random.key(3), 2)
+    logs = logdict({"x": jnp.arange(3), "k": keys[:1]}, count={"x": jnp.int32(2)})
+    joined = jax.jit(lambda: logax.concat([logs, logs, logs]))()
+    assert joined == logs + logs + logs
+    assert joined.compact()["x"].tolist() == [0, 1] * 3
+
+
 def test_addition_keeps_keys_that_only_one_side_has() -> None:
     one = logdict({"a": jnp.zeros(2), "b": jnp.zeros(2)}, site={"b": ("f.py:1",)})
     two = logdict({"b": jnp.ones(1), "c": jnp.ones(3)}, site={"b": ("f.py:1", "g.py:2")})
@@ -222,8 +312,13 @@ def test_records_that_do_not_fit_are_not_added(other: Any, message: str) -> None
 
 def test_lanes_and_steps_that_do_not_fit_are_not_added() -> None:
     x = jnp.zeros((2, 3))
-    with pytest.raises(ValueError, match=r"one has lanes of shape \(2,\), the other \(\)"):
-        logdict({"x": x}, rank={"x": 0}) + logdict({"x": jnp.zeros(3)})
+    with pytest.raises(
+        ValueError,
+        match=r"cannot join 'x': one has lanes of shape \(2,\) and records of rank 0 in an array "
+        r"of shape \(2, 3\), the other lanes of shape \(\) and records of rank 1 in an array of "
+        r"shape \(2, 3\). Only records of the same lanes can be joined",
+    ):
+        logdict({"x": x}, rank={"x": 0}) + logdict({"x": x})
     steps = [{"i": {"x": jnp.zeros(3, dtype)}} for dtype in (jnp.int32, jnp.float32)]
     with pytest.raises(ValueError, match="the step 'i' is int32 in one and float32 in the other"):
         logdict({"x": x[0]}, steps=steps[0]) + logdict({"x": x[0]}, steps=steps[1])
@@ -232,6 +327,14 @@ def test_lanes_and_steps_that_do_not_fit_are_not_added() -> None:
 def test_only_logdicts_are_added() -> None:
     with pytest.raises(TypeError):
         logdict() + {}
+    with pytest.raises(TypeError):
+        1 + logdict()
+    with pytest.raises(TypeError, match=r"takes a list of logdicts, and got .*\[first, second\]"):
+        logax.concat(logdict({"x": jnp.zeros(1)}))
+    with pytest.raises(TypeError, match="and got 1 of type `int`"):
+        logax.concat(1)
+    with pytest.raises(TypeError, match=r"at index 1. Write `logdict\(data\)`"):
+        logax.concat([logdict(), {"x": jnp.zeros(1)}])
 
 
 @pytest.mark.parametrize("wrong", [3, "x", (slice(1), slice(1))])
@@ -268,6 +371,7 @@ def test_reduce_takes_one_word_for_each_key() -> None:
         "b": [3],
         "c": [0, 0],
     }
+    assert logs.reduce()["a"].tolist() == [2]
     with pytest.raises(ValueError, match="got 'd', and there is 'a', 'b', 'c'"):
         logs.reduce({"d": "mean"})
     with pytest.raises(ValueError, match="'average'"):

@@ -13,6 +13,7 @@ from logax._harvest.nolog import nolog as nolog
 from logax._harvest.spool import spool as spool
 from logax._harvest.tap import tap as tap
 from logax._log import log as log
+from logax._logdict import concat as concat
 from logax._logdict import logdict as logdict
 from logax._logdict import stepdict as stepdict
 from logax._reduce import Record as Record
@@ -57,6 +58,7 @@ __all__ = [
     "Runs",
     "RunsError",
     "Schedule",
+    "concat",
     "configure",
     "discard",
     "flush",

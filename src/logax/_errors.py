@@ -17,6 +17,14 @@ def warn_user(message: str) -> None:
     warnings.warn(message, stacklevel=level + 1)
 
 
+def warn_without_raising(message: str) -> None:
+    """Warn the user; where warnings are errors, print to standard error instead of raising."""
+    try:
+        warn_user(message)
+    except Warning as warning:
+        traceback.print_exception(warning.with_traceback(None))
+
+
 def _is_library(module: str) -> bool:
     return module.partition(".")[0] in ("logax", "jax", "contextlib", "functools")
 

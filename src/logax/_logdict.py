@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -36,7 +36,7 @@ from logax._checks import as_names, as_text
 from logax._columns import display, export
 from logax._columns.fold import check_reducer, reduced
 from logax._columns.given import records_of
-from logax._columns.join import joined
+from logax._columns.join import MisfitError, check_fit, joined
 from logax._columns.layout import Layout
 from logax._columns.nonfinite import NonFinite, first_nonfinite
 from logax._columns.records import Records, Share
@@ -44,9 +44,9 @@ from logax._columns.rows import called_alike, leaf_name, missing_step
 from logax._columns.table import Table, put_together, taken_apart
 from logax._columns.views import Method, PerKey, Slicer, listed, stepdict
 from logax._compat import Array, Tree
-from logax._errors import add_note
+from logax._errors import add_note, received
 
-__all__ = ["leaf_name", "logdict", "matches", "missing_step", "stepdict"]
+__all__ = ["concat", "leaf_name", "logdict", "matches", "missing_step", "stepdict"]
 
 
 class logdict(Table):
@@ -176,19 +176,18 @@ class logdict(Table):
     def __add__(self, later: logdict) -> logdict:
         """These records, then those, key by key. A key that only one has stays as it is.
 
+        To join many logdicts, collect them in a list for `logax.concat`.
+
         Raises:
           ValueError: the records of a key do not fit together.
         """
         if not isinstance(later, logdict):
             return NotImplemented
-        share: Share = {}
-        records = self._records()
-        for key, column in later._records().items():
-            try:
-                records[key] = joined(records[key], column, share) if key in records else column
-            except ValueError as error:
-                raise ValueError(f"`logdict + logdict` cannot join {key!r}: {error}") from error
-        return self._like(records, later._layout.steps)
+        return _joined([self, later], "`logdict + logdict`", lambda *_: "")
+
+    def __radd__(self, start: int) -> logdict:
+        """`0 + logs` is `logs`, so that `sum` joins logdicts."""
+        return self.copy() if isinstance(start, int) and start == 0 else NotImplemented
 
     def __or__(self, other: Mapping[str, Tree]) -> logdict:  # type: ignore[override]
         """The keys of both; of a key in both, everything is that of the right one."""
@@ -205,7 +204,7 @@ class logdict(Table):
         self.update(other)
         return self
 
-    def reduce(self, how: Any) -> logdict:
+    def reduce(self, how: Any = "mean") -> logdict:
         """Many records to one, over the record axis, never over the elements of a record.
 
         Args:
@@ -233,21 +232,28 @@ class logdict(Table):
                 raise
         return self._like(records)
 
-    def filter(self, argnames: str | Iterable[str]) -> logdict:
-        """What is called by one of these names or glob patterns.
+    def filter(self, argnames: str | Iterable[str] | Callable[[str, Tree], Any]) -> logdict:
+        """Keep what has one of these names, or what a predicate chooses.
 
-        A pattern that matches a key takes all of it; one that matches the name of a leaf, such as
-        `grad/*/weight`, that leaf. Leaves that are not taken become None.
+        Args:
+          argnames: Names or glob patterns, or a function of a key and its value. A pattern that
+            matches a key takes all of it; one that matches the name of a leaf, such as
+            `grad/*/weight`, takes that leaf, and leaves that are not taken become None. The
+            function returns whether the key stays, with all of its value.
         """
+        records = self._records()
+        if callable(argnames):
+            chosen = {key: x for key, x in records.items() if argnames(key, x.value)}
+            return self._like(chosen)
         patterns = as_names("argnames", argnames, "`logs.filter`") or ()
-        records = {}
-        for key, column in self._records().items():
+        kept = {}
+        for key, column in records.items():
             if not matches(key, patterns):
                 column = column.only(key, lambda name: matches(name, patterns))
                 if not jax.tree.leaves(column.value):
                     continue
-            records[key] = column
-        return self._like(records)
+            kept[key] = column
+        return self._like(kept)
 
     def prefix(self, prefix: str) -> logdict:
         """The same with `prefix` before every key, as it is: `logs.prefix("train/")`."""
@@ -310,6 +316,57 @@ class logdict(Table):
 
     def __repr__(self) -> str:
         return display.text(self._records())
+
+
+def concat(logdicts: Iterable[logdict]) -> logdict:
+    """Join many logdicts, one after the other: `a + b + c`, in time linear in their records.
+
+    Outside of compiled functions this waits for the arrays, joins them on the host without
+    compiling, and puts the result where the first of them was: on its device, with its sharding. Of
+    NumPy arrays it makes NumPy arrays. Inside compiled functions it is a part of the program.
+
+    Args:
+      logdicts: An iterable of logdicts. They may differ in their keys and steps: a key that only
+        one has stays as it is, and a step that some lack is missing there. Without any, the result
+        is an empty logdict.
+
+    Raises:
+      TypeError: something else is among them.
+      ValueError: the records of a key do not fit together.
+    """
+    if isinstance(logdicts, Mapping) or not isinstance(logdicts, Iterable):
+        raise TypeError(
+            f"`concat` takes a list of logdicts, and got {received(logdicts)}. Write "
+            "`concat([first, second])`."
+        )
+    parts = list(logdicts)
+    for number, part in enumerate(parts):
+        if not isinstance(part, logdict):
+            raise TypeError(
+                f"`concat` takes a list of logdicts, and got {received(part)} at index {number}. "
+                "Write `logdict(data)` around a dictionary of arrays with a record axis."
+            )
+    return _joined(parts, "`concat`", lambda one, two: f" of logdicts {one} and {two}")
+
+
+def _joined(parts: list[logdict], what: str, which: Callable[[int, int], str]) -> logdict:
+    """All records, key by key."""
+    found: dict[str, dict[int, Records]] = {}
+    for number, part in enumerate(parts):
+        for key, column in part._records().items():
+            found.setdefault(key, {})[number] = column
+    share: Share = {}
+    records = {}
+    for key, columns in found.items():
+        try:
+            check_fit(columns)
+        except MisfitError as error:
+            place = which(*error.parts)
+            raise ValueError(f"{what} cannot join {key!r}{place}: {error}") from error
+        column, *others = columns.values()
+        records[key] = joined([column, *others], share) if others else column
+    names = (name for part in parts for name in part._layout.steps)
+    return logdict()._like(records, dict.fromkeys(names))
 
 
 def matches(name: str, patterns: Iterable[str]) -> bool:

@@ -108,6 +108,25 @@ def test_other_options_shapes_or_static_values_compile_again_and_keep_what_was_t
     assert counted.counts() == (4, 4)
 
 
+def test_joining_fifty_lengths_compiles_nothing() -> None:
+    keys, step = jax.random.split(jax.random.key(0), 2), jnp.arange(2)
+    logs = logax.logdict(
+        {"x": jnp.array([1.0, 2.0]), "padded": {"b": jnp.zeros((2, 3), jnp.bfloat16)}, "key": keys},
+        steps={"step": {"x": step, "padded": step}, "update": {"x": step}},
+        count={"padded": jnp.int32(1)},
+    )
+    other = logax.logdict(logs.filter(["x", "key"]), steps={})
+    COMPILED.clear()
+    total = logs
+    for number in range(50):
+        total = total + (logs if number % 2 else other)
+    assert total == logax.concat([logs, *[other, logs] * 25])
+    assert COMPILED == []
+    assert total["x"].tolist() == [1, 2] * 51
+    assert total["padded"]["b"].shape == (26, 3)
+    assert total["key"].shape == (102,)
+
+
 def test_a_function_called_plainly_before_and_after_is_compiled_once_for_each_use() -> None:
     counted = Counted()
     jitted = jax.jit(counted)

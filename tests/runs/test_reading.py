@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import re
 import shutil
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ import pytest
 
 import logax
 import logax.storage
+from logax._command import main
 from logax._runs.search import one_run
 from logax.loggers.save import SaveSink
 from logax.loggers.sink import Portion, RunInfo, Stream
@@ -40,8 +43,9 @@ def test_each_access_shows_what_is_flushed_then(tmp_path: Path, sink: SaveSink) 
     runs = logax.load(tmp_path)
     assert (len(runs), list(runs), repr(runs)) == (0, [], f"No runs in {tmp_path}.")
     (info,) = opened(sink, "a")
-    assert len(runs) == 0
     sink.flush()
+    assert len(runs) == 0
+    runs.refresh()
     run = runs["a"]
     assert (run.status, run.ended, run.updated, list(run)) == ("running", None, None, [])
     for number in range(1, 4):
@@ -289,11 +293,14 @@ def test_a_run_is_found_by_its_id_the_beginning_of_it_or_its_name(
 
 def test_a_name_that_is_nothing_is_told_with_what_there_is(tmp_path: Path, sink: SaveSink) -> None:
     runs = logax.load(tmp_path)
-    with pytest.raises(KeyError, match=r"'x' is no run; there are 0, .* with `logax.flush\(\)`"):
+    with pytest.raises(
+        KeyError, match=r"'x' is no run; there are 0, .* with `logax.flush\(\)`.*`runs.refresh\(\)`"
+    ):
         runs["x"]
     (run,) = opened(sink, "a")
     sink.write(Portion.of([run], {"grad": {"w": np.ones((1, 2))}, "loss": np.ones((1, 2))}))
     sink.flush()
+    runs.refresh()
     with pytest.raises(
         KeyError, match="'x' is neither the id of one of 1 runs nor a key of theirs"
     ):
@@ -351,7 +358,7 @@ def test_paths_that_hold_no_runs_are_told(tmp_path: Path) -> None:
     os.rmdir(tmp_path / "deep" / "er")
     os.rmdir(tmp_path / "deep")
     with pytest.raises(logax.RunsError, match="is not there any more: it was removed"):
-        len(runs)
+        runs.refresh()
 
 
 def test_reading_needs_none_of_the_extras(tmp_path: Path, sink: SaveSink) -> None:
@@ -375,11 +382,13 @@ def test_last_is_the_newest_run(tmp_path: Path) -> None:
         runs.find("last")
     logax.save({"x": np.zeros(1)}, tmp_path, name="same")
     newest = logax.save({"x": np.ones(1)}, tmp_path, name="same")
+    runs.refresh()
     assert runs.find("last").id == newest
     with pytest.raises(ValueError, match=r"'same' means 2 runs .* or `last` for the newest, of:"):
         runs.find("same")
     called = logax.save({"x": np.ones(1)}, tmp_path, name="last")
     logax.save({"x": np.ones(1)}, tmp_path, name="newer")
+    runs.refresh()
     assert runs.find("last").id == called
 
 
@@ -453,12 +462,85 @@ def test_runs_and_collections_are_told_apart_by_where_they_are(tmp_path: Path) -
 
 
 def test_a_run_whose_file_was_removed_is_told(tmp_path: Path) -> None:
-    run = logax.load(tmp_path)[logax.save({"x": np.ones(1)}, tmp_path)]
+    identity = logax.save({"x": np.ones(1)}, tmp_path)
+    runs = logax.load(tmp_path)
+    run = runs[identity]
     (file,) = tmp_path.iterdir()
     file.unlink()
     told = re.escape(f"The run {run.id} is no longer in {tmp_path}: it was removed.")
-    with pytest.raises(logax.RunsError, match=told):
-        run["x"]
+    for _ in range(2):
+        with pytest.raises(logax.RunsError, match=told):
+            run["x"]
+        runs.refresh()
+    assert len(runs) == 0
+
+
+def test_a_run_that_goes_on_in_another_file_is_whole_after_a_refresh(tmp_path: Path) -> None:
+    first, second = SaveSink(tmp_path), SaveSink(tmp_path)
+    first.open([RunInfo("a", "a")])
+    first.end()
+    runs = logax.load(tmp_path)
+    run = runs["a"]
+    second.open([RunInfo("a", "a", resumed=True)])
+    second.flush()
+    assert (run.status, run.resumed) == ("crashed", 0)
+    runs.refresh()
+    assert (run.status, run.resumed) == ("running", 1)
+    second.end()
+    assert run.status == "crashed"
+
+
+COUNTS: list[int] = []
+
+
+@functools.cache
+def count_openings() -> None:
+    """Have Python count what it opens, where there is a count to add to; once and for all."""
+
+    def note(event: str, _: Any) -> None:
+        if COUNTS and event in ("open", "os.scandir", "sqlite3.connect"):
+            COUNTS[-1] += 1
+
+    sys.addaudithook(note)
+
+
+def openings(function: Callable[[], Any]) -> int:
+    """How often a function opens a file, a folder or a database."""
+    count_openings()
+    COUNTS.append(0)
+    function()
+    return COUNTS.pop()
+
+
+def facts(runs: logax.Runs) -> list[Any]:
+    every = [*runs.values(), *(runs[name] for name in runs)]
+    return [(run.name, run.status, run.began, run.ended, run.group, run.lane) for run in every]
+
+
+def test_files_are_opened_in_proportion_to_their_number(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    counts = []
+    for number in (4, 8, 16):
+        while len(list(tmp_path.iterdir())) < number:
+            logax.save({"x": np.zeros(1)}, tmp_path)
+        runs = logax.load(tmp_path)
+        assert len(facts(runs)) == 2 * number
+        commands = [["ls", str(tmp_path)], ["show", "last", "--path", str(tmp_path)]]
+        works: list[Callable[[], Any]] = [
+            functools.partial(logax.load, tmp_path),
+            functools.partial(facts, runs),
+            runs.refresh,
+            *(functools.partial(main, command) for command in commands),
+        ]
+        counts.append([openings(work) for work in works])
+    for four, eight, sixteen in zip(*counts, strict=True):
+        assert sixteen - eight == 2 * (eight - four)
+    # A command looks at each file for its runs, and `ls` for their records.
+    load, _, _, ls, show = counts[-1]
+    assert ls <= load + 16 + 4
+    assert show <= load + 8
+    assert "error" not in capsys.readouterr().err
 
 
 def test_steps_of_a_run_are_counted_and_shown(tmp_path: Path) -> None:

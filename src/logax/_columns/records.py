@@ -48,15 +48,20 @@ class Records:
     site: tuple[str, ...]
     rank: int
 
+    @functools.cached_property
+    def flat(self) -> tuple[list[Array], Any]:
+        """The leaves of the value and its structure."""
+        return jax.tree.flatten(self.value)
+
     @property
     def arrays(self) -> list[Array]:
         """All that has a record axis."""
-        return [*jax.tree.leaves(self.value), *self.steps.values()]
+        return [*self.flat[0], *self.steps.values()]
 
-    @property
+    @functools.cached_property
     def axis(self) -> int:
         """The record axis, which is also the number of lane axes."""
-        leaves = jax.tree.leaves(self.value)
+        leaves, _ = self.flat
         axis: int = leaves[0].ndim - 1 - self.rank if leaves else self.counted().ndim
         if axis < 0:
             raise ValueError(
@@ -68,14 +73,15 @@ class Records:
     @property
     def lanes(self) -> tuple[int, ...]:
         """The shape of the lanes, () where there are none."""
-        first = (*self.arrays, self.counted())[0] if self.count is not None else self.arrays[0]
+        leaves, _ = self.flat
+        first = leaves[0] if leaves else (*self.steps.values(), self.count)[0]
         return tuple(first.shape[: self.axis])
 
     @property
     def length(self) -> int | None:
         """How many rows there are, real or not. None where nothing has a row."""
-        arrays = self.arrays
-        return arrays[0].shape[self.axis] if arrays else None
+        first = self.flat[0] or [*self.steps.values()]
+        return first[0].shape[self.axis] if first else None
 
     @property
     def common(self) -> tuple[Any, ...]:
@@ -106,6 +112,11 @@ class Records:
                 "to: `logdict(tangent, steps=logs.steps, count=logs.count)`."
             )
         return count if length is None else module_of(count).minimum(count, length)
+
+    def real_on_host(self) -> Any:
+        """The same as a NumPy array, without JAX. Needs to see the count."""
+        count = None if self.count is None else np.asarray(self.count)
+        return np.asarray(dataclasses.replace(self, count=count).real())
 
     def counts_shown(self) -> bool:
         """Whether it can be seen here how many rows are real."""
@@ -175,7 +186,7 @@ class Records:
         if self.count is None or self.length is None:
             return self
         count, before = np.asarray(self.count), (slice(None),) * self.axis
-        rows = int(np.asarray(self.real()).max(initial=0))
+        rows = int(self.real_on_host().max(initial=0))
         cut = self
         if rows < self.length:
             cut = self._mapped(lambda x: x[(*before, slice(rows))], share, ("cut", rows))

@@ -14,17 +14,17 @@ from fnmatch import fnmatchcase
 
 from logax._command.errors import CommandError
 from logax._runs.run import Run
-from logax._runs.runs import Runs, load
+from logax._runs.runs import Runs
 
 
 def opened(path: str) -> Runs:
-    """The runs of a folder or file."""
+    """The runs of a folder or file, as they are now: later calls do not look at files again."""
     if not os.path.lexists(path):
         raise CommandError(
             f"there is no folder {path}. Give the one that was given to `SaveLogger`: "
             "`logax ls PATH`, and `--path PATH` for every command."
         )
-    return load(path)
+    return Runs(path, follow=False)
 
 
 def one(runs: Runs, text: str) -> Run:

@@ -16,6 +16,7 @@ from logax._command.page import safe, write
 from logax._command.records import Reader, json_lines, text_lines
 from logax._runs.format import RUNNING
 from logax._runs.run import Run
+from logax._runs.runs import Runs
 
 _EXAMPLE = """\
   logax tail last
@@ -47,21 +48,24 @@ def add(commands: Any) -> argparse.ArgumentParser:
 
 def run(options: Any) -> int:
     """Write records until the run has ended."""
-    found = one(opened(options.path), options.name)
+    runs = opened(options.path)
+    found = one(runs, options.name)
     if len(found):  # else whatever is wanted may come yet
         keys_of(found, options.keys)
-    status = _follow(found, options)
+    status = _follow(runs, found, options)
     sys.stderr.write(f"logax tail: run {safe(found.name, 80)} has {status}.\n")
     return 0
 
 
-def _follow(run: Run, options: Any) -> str:
+def _follow(runs: Runs, run: Run, options: Any) -> str:
     form = json_lines if options.json else text_lines
     pause = threading.Event()  # which nobody sets: an interrupt ends the wait
     reader, is_first, updated = Reader(run, options.keys), True, None
     while True:
+        begin = time.monotonic()
+        runs.refresh()
         status = run.status  # first: what was written before the end is read after that
-        begin, now = time.monotonic(), run.updated
+        now = run.updated
         if is_first or now != updated or status != RUNNING:
             lines = reader.read().lines(form)
             _write(lines[len(lines) - min(options.last, len(lines)) :] if is_first else lines)

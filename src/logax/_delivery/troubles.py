@@ -7,7 +7,7 @@ import threading
 from typing import Any
 
 from logax._delivery.forks import renew_after_fork
-from logax._errors import raise_together, warn_user
+from logax._errors import raise_together, warn_user, warn_without_raising
 
 
 class DeliveryError(RuntimeError):
@@ -54,7 +54,10 @@ class Troubles:
             self._dropped[what] += number
 
     def tell(self, who: Any = None) -> None:
-        """Raise or warn of what was kept, of one culprit or of all, and of what was dropped."""
+        """Raise or warn of what was kept, of one culprit or of all, and of what was dropped.
+
+        Errors to warn of are never raised, even where warnings are errors.
+        """
         if not (self._errors or self._dropped or self._warnings):
             return
         with self._lock:
@@ -63,8 +66,8 @@ class Troubles:
             dropped, self._dropped = self._dropped, collections.Counter()
             messages, self._warnings = self._warnings, []
         errors: list[BaseException] = [error for error, raises in told if raises]
-        mild = [error for error, raises in told if not raises]
-        messages += [" ".join([str(error), *getattr(error, "__notes__", [])]) for error in mild]
+        for error in [error for error, raises in told if not raises]:
+            warn_without_raising(" ".join([str(error), *getattr(error, "__notes__", [])]))
         if dropped:
             each = ", ".join(f"{number} of {what}" for what, number in dropped.items())
             messages.append(

@@ -29,8 +29,9 @@ class Run(Mapping[str, Any]):
     dictionaries, lists and tuples of such arrays; histograms and images as `HistogramBins` and
     `ImagePixels`. Reading one key reads nothing of the others.
 
-    Nothing is kept: each access shows what is committed at that time. To work with what a moment
-    shows, take `run.logs` once.
+    Nothing is kept: each access shows what the files of the run hold at that time. To work with
+    what a moment shows, take `run.logs` once. A run that is resumed, or that a forked process
+    writes too, goes on in another file, which `runs.refresh()` finds.
     """
 
     def __init__(self, runs: Runs, identity: str) -> None:

@@ -21,13 +21,12 @@ from logax._runs.run import Run, name_of, opened_parts, status_of
 from logax._runs.search import one_run
 from logax._runs.source import Member, Part, Source
 
-_NONE: list[Part] = []
-
 
 def load(path: str | os.PathLike[str]) -> Runs:
     """The runs that `SaveLogger` or `logax.save` has written.
 
-    They can be read while they are being written, by this process or by others. A file in the
+    They can be read while they are being written, by this process or by others. The folder is
+    looked at once: call `runs.refresh()`, or `load` again, for runs that begin later. A file in the
     folder that cannot be read is warned of, once, and the others are read; where it is the one that
     `path` names, that is an error.
 
@@ -47,9 +46,7 @@ def load(path: str | os.PathLike[str]) -> Runs:
             f"`logax.load` got {place}, and there is nothing of that name. Give the folder that "
             "was given to `SaveLogger`, or to `logax.save`."
         )
-    runs = Runs(place)
-    len(runs)
-    return runs
+    return Runs(place)
 
 
 class Runs(Mapping[str, Run]):
@@ -60,18 +57,26 @@ class Runs(Mapping[str, Run]):
     records than others, or none, are padded: with NaN, integers with the least of their type
     (unsigned ones with the greatest), truth values with False.
 
-    Nothing is kept: each access shows what is committed at that time.
+    `load` and `refresh` find out which runs there are, and in which files. Records, the status of a
+    run and its times are read at each access, from the files of that run alone.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, *, follow: bool = True) -> None:
+        """Look at the folder. Without `follow` the files are not looked at again for new ends."""
         self.path = os.path.abspath(path)
-        self._shown = path
+        self._shown, self._follow = path, follow
         self._sources: dict[str, Source] = {}
         self._refused: dict[str, str] = {}
-        self._last: tuple[list[list[Part]], dict[str, list[Part]]] = [], {}
+        self._parts: dict[str, list[Part]] = {}
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Look at the folder again: for new runs, and for runs that go on in other files."""
+        sources = [self._sources.setdefault(path, Source(path)) for path in self._files()]
+        self._parts = _by_run(part for source in sources for part in self._readable(source))
 
     def __getitem__(self, name: str) -> Any:
-        parts = self._parts()
+        parts = self._parts
         if name in parts:
             return Run(self, name)
         pieces = self._pieces(parts, name)
@@ -87,13 +92,13 @@ class Runs(Mapping[str, Run]):
         return joined(groups[0], {}, "all runs", len(parts)).value
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._parts())
+        return iter(self._parts)
 
     def __len__(self) -> int:
-        return len(self._parts())
+        return len(self._parts)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._parts()
+        return name in self._parts
 
     def values(self) -> ValuesView[Run]:
         """All runs."""
@@ -106,7 +111,7 @@ class Runs(Mapping[str, Run]):
     def logged(self) -> list[str]:
         """The keys of all runs together."""
         found: dict[str, None] = {}
-        for path in dict.fromkeys(part.path for parts in self._parts().values() for part in parts):
+        for path in dict.fromkeys(part.path for parts in self._parts.values() for part in parts):
             with self._sources[path].look() as look:
                 found |= dict.fromkeys(key.name for each in look.layouts() for key in each.keys)
         return list(found)
@@ -135,7 +140,7 @@ class Runs(Mapping[str, Run]):
         """
         runs = [run for run in self.values() if key is None or key in run]
         if key is not None and not runs:
-            self._missing(key, self._parts())
+            self._missing(key, self._parts)
         return table_of({run: run.to_pandas(key) for run in runs})
 
     def __repr__(self) -> str:
@@ -153,7 +158,7 @@ class Runs(Mapping[str, Run]):
 
     def names(self) -> dict[str, str]:
         """By id the name of each run."""
-        return {identity: name_of(parts) for identity, parts in self._parts().items()}
+        return {identity: name_of(parts) for identity, parts in self._parts.items()}
 
     def statuses(self) -> dict[str, str]:
         """By id the status of each run."""
@@ -167,22 +172,16 @@ class Runs(Mapping[str, Run]):
         return self._sources[part.path]
 
     def parts_of(self, identity: str) -> Sequence[Part]:
-        """The parts of a run, in the order of time."""
-        parts = self._parts().get(identity)
-        if parts is None:
+        """The parts of a run, in the order of time, as its files have them now."""
+        parts = self._parts.get(identity, [])
+        if self._follow:
+            sources = [self._sources[path] for path in {part.path: None for part in parts}]
+            there = [source for source in sources if self._readable(source)]
+            parts = [part for source in there for part in source.parts_of(identity)]
+            parts.sort(key=_by_time)
+        if not parts:
             raise RunsError(f"The run {identity} is no longer in {self._shown}: it was removed.")
         return parts
-
-    def _parts(self) -> dict[str, list[Part]]:
-        """By id the parts of each run, as they are now."""
-        files = [
-            self._readable(self._sources.setdefault(path, Source(path))) for path in self._files()
-        ]
-        before, known = self._last
-        if len(files) != len(before) or any(a is not b for a, b in zip(files, before, strict=True)):
-            known = _by_run(part for parts in files for part in parts)
-            self._last = files, known
-        return known
 
     def _files(self) -> list[str]:
         try:
@@ -206,7 +205,7 @@ class Runs(Mapping[str, Run]):
             if os.path.lexists(source.path) and self._refused.get(source.path) != str(error):
                 self._refused[source.path] = str(error)
                 warn_user(f"{error} The other runs are read without it.")
-            return _NONE
+            return []
 
     def _pieces(self, runs: Mapping[str, Sequence[Part]], key: str) -> list[Piece]:
         """The records of a key, of all runs: of a run that is in one file with its neighbours."""
@@ -234,11 +233,12 @@ class Runs(Mapping[str, Run]):
             raise KeyError(
                 f"{name!r} is neither the id of one of {len(runs)} runs nor a key of theirs; the "
                 f"keys are {listed(keys)}. `runs.find(text)` finds a run by the beginning of its "
-                "id or by its name"
+                "id or by its name, and `runs.refresh()` looks for runs that began since"
             )
         raise KeyError(
             f"{name!r} is no run; there are {len(runs)}, and none has logged anything. What was "
-            "logged just now is written with `logax.flush()` or `logger.close()`"
+            "logged just now is written with `logax.flush()` or `logger.close()`, and "
+            "`runs.refresh()` looks for runs that began since"
         )
 
 
@@ -248,9 +248,13 @@ def _by_run(all_parts: Iterable[Part]) -> dict[str, list[Part]]:
     for part in all_parts:
         found.setdefault(part.id, []).append(part)
     for parts in found.values():
-        parts.sort(key=lambda part: (part.opened, part.path, part.number))
+        parts.sort(key=_by_time)
     began = {
         name: (min(part.content["began"] for part in parts), parts[0].opened, parts[0][:2])
         for name, parts in found.items()
     }
     return {name: found[name] for name in sorted(found, key=lambda name: began[name])}
+
+
+def _by_time(part: Part) -> tuple[float, str, int]:
+    return part.opened, part.path, part.number

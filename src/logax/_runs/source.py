@@ -78,6 +78,7 @@ class Source:
         self.path = path
         self.alive = False
         self._parts: list[Part] = []
+        self._by_run: dict[str, list[Part]] = {}
         self._last: tuple[int, int] | None = None
         self._seen: tuple[int, ...] | None = None
         self._layouts: dict[int, Layout] = {}
@@ -97,6 +98,10 @@ class Source:
                 self._read(connection)
             self._seen = seen
         return self._parts
+
+    def parts_of(self, identity: str) -> Sequence[Part]:
+        """Those of one run, as `parts` found them last."""
+        return self._by_run.get(identity, ())
 
     def _identity(self) -> tuple[int, ...] | None:
         with contextlib.suppress(OSError):
@@ -118,6 +123,9 @@ class Source:
         self._parts = [
             _part(self.path, row, *ended.get(row[0], (None, None))) for row in rows.fetchall()
         ]
+        self._by_run = {}
+        for part in self._parts:
+            self._by_run.setdefault(part.id, []).append(part)
         self._last = runs, ends
 
 
