@@ -154,6 +154,7 @@ def test_an_aggregate_goes_on_beside_its_lanes(tmp_path):
     write(alone, 2, 40.0, resume="last")
     write(alone, 2, 50.0, resume=sweep.id)
     alone.close()
+    (run,) = logax.load(tmp_path / "all").values()
     assert run["x/mean"].tolist() == [0.5, 10.5, 20.5, 40.5, 50.5]
 
 

@@ -164,7 +164,7 @@ class Runs(Mapping[str, Run]):
         """By id the status of each run."""
         return {
             identity: status_of(opened_parts(parts)[-1], self)
-            for identity, parts in self._parts().items()
+            for identity, parts in self._parts.items()
         }
 
     def source(self, part: Part) -> Source:
