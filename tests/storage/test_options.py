@@ -802,7 +802,7 @@ def test_places_where_nothing_can_be_written_are_named(tmp_path: Path) -> None:
         HDF5StorageWriter(tmp_path / "none" / "a.h5", ONE, np.float32(0))
     with pytest.raises(IsADirectoryError, match="takes the path of a file"):
         HDF5StorageWriter(tmp_path, ONE, np.float32(0))
-    with pytest.raises(TypeError, match="takes a path as `path`, and got 3"):
+    with pytest.raises(TypeError, match="takes a path as `out_path`, and got 3"):
         HDF5StorageWriter(3, ONE, np.float32(0))  # type: ignore[arg-type]
 
 
