@@ -102,7 +102,7 @@ def _chain(key: Array, shape: tuple[int, ...], start: int) -> Iterator[Array]:
 
 
 def _is_size(x: Any) -> bool:
-    return isinstance(x, (int, np.integer)) and not isinstance(x, bool) and x >= 0
+    return isinstance(x, (int, np.integer)) and not isinstance(x, bool) and bool(x >= 0)
 
 
 KEYS_AT_ONCE = 32
