@@ -12,6 +12,7 @@ compare results bit for bit or look at the compiled program ask for the fixture 
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 
@@ -46,6 +47,12 @@ def pytest_configure(config: pytest.Config) -> None:
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+def pytest_collection_finish() -> None:
+    """Take what was imported out of garbage collections, which would go through all of it."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture

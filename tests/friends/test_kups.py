@@ -35,7 +35,10 @@ from friends.argon import argon
 from trajectories import assert_same
 
 # ASE, which kUPS reads structures with, does what NumPy 2.5 calls deprecated.
-pytestmark = pytest.mark.filterwarnings("ignore:Setting the shape:DeprecationWarning:ase")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:Setting the shape:DeprecationWarning:ase"),
+]
 
 STEPS, EVERY = 20, 2
 
