@@ -14,11 +14,21 @@ DEFAULT = $(eval DEFAULT := $(shell $(PYTHON) tools/environments.py default))$(o
 PINS := pyproject.toml $(wildcard requirements/*.txt)
 PYTEST = -m pytest -q -n $(WORKERS) --dist worksteal $(ARGS)
 SLOW = -m slow --hypothesis-profile=slow --timeout 1200
-# What failed, once more and one by one: a test that fails only beside others on a busy machine is
-# shown twice, and one that fails by itself fails.
-AGAIN = -m pytest -q --last-failed --last-failed-no-failures none $(ARGS)
+CAMPAIGNS = -m campaign --timeout 3600 -p campaign_results
+# The fast suite compiles without optimizations, see tests/conftest.py.
+OPTIMIZED = JAX_DISABLE_MOST_OPTIMIZATIONS=0
 
-.PHONY: help demo test test-slow coverage matrix matrix-interpreters check bench docs pins clean
+# What does not depend on the version of JAX. `make test` runs it, and the older rows of the matrix
+# leave it out; a file that is not listed here runs in every row.
+WITHOUT_JAX := tests/command tests/friends tests/runs tests/test_benchmarks.py tests/test_docs.py \
+  tests/test_gates.py tests/test_package.py tests/test_tools.py \
+  $(addprefix tests/loggers/test_,conformance.py console.py console_terminal.py csv.py jsonl.py \
+    mlflow.py numbers.py permissions.py tensorboard.py text.py trackio.py wandb.py) \
+  $(addprefix tests/loop/test_,lines.py notebook.py notify.py plot.py tqdm.py) \
+  $(addprefix tests/storage/test_,damage.py faults.py kills.py live.py random.py reader.py)
+
+.PHONY: help demo test test-slow campaigns coverage matrix matrix-interpreters check bench docs \
+  pins clean
 .SECONDARY:
 .SECONDEXPANSION:
 
@@ -26,34 +36,40 @@ help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.* ## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 12
 
 demo: .envs/demo/ready ## train 64 networks in one call: live, saved, listed and plotted
-	.envs/demo/bin/python examples/demo.py $(ARGS)
+	@.envs/demo/bin/python examples/demo.py $(ARGS)
 
 # The suite of one environment. It leaves its verdict in a file, so that the matrix goes on after
 # a row that failed, and `make test matrix` runs a row that both want only once.
 suite-%: .envs/%/ready
-	@echo "== the suite on $*"
+	@echo "Running the tests on $* with $(WORKERS) processes. It takes a few minutes."
 	@rm -f .envs/$*/verdict
 	@begin=$$(date +%s); verdict=FAILED; \
-	if .envs/$*/bin/python $(PYTEST); then verdict=passed; \
-	elif .envs/$*/bin/python $(AGAIN); then verdict="passed, some only by themselves,"; fi; \
+	.envs/$*/bin/python $(PYTEST) \
+	  $(if $(filter $(DEFAULT) $(lastword $(MATRIX)),$*),,$(WITHOUT_JAX:%=--ignore=%)) \
+	  && verdict=passed; \
 	echo "$*: $$verdict in $$(( $$(date +%s) - begin )) s" > .envs/$*/verdict
 
 test: suite-$$(DEFAULT) ## the fast suite, on the newest JAX that python3 runs
 	@cat .envs/$(DEFAULT)/verdict; ! grep -q FAILED .envs/$(DEFAULT)/verdict
+	@echo 'A part of them: make test ARGS="-k scan -x".'
 
 test-slow: .envs/$$(DEFAULT)/ready ## what is too long for `make test`
-	@echo "== the slow suite on $(DEFAULT)"
-	.envs/$(DEFAULT)/bin/python $(PYTEST) $(SLOW) || .envs/$(DEFAULT)/bin/python $(AGAIN) $(SLOW)
+	@echo "Running the slow tests on $(DEFAULT)."
+	@$(OPTIMIZED) .envs/$(DEFAULT)/bin/python $(PYTEST) $(SLOW)
+
+campaigns: .envs/$$(DEFAULT)/ready ## hundreds of kills, flipped bits and interrupts; long
+	@echo "Running the campaigns on $(DEFAULT). The results go to benchmarks/results/."
+	@PYTHONPATH=tools $(OPTIMIZED) .envs/$(DEFAULT)/bin/python $(PYTEST) $(CAMPAIGNS)
 
 # Not a verdict: some tests count memory or fork, which being watched changes.
 coverage: .envs/$$(DEFAULT)/ready ## the lines and branches of src/logax that both suites reach
 	rm -rf .coverage
 	-PYTHONPATH=tools .envs/$(DEFAULT)/bin/coverage run $(PYTEST) -p whole_coverage
-	-PYTHONPATH=tools .envs/$(DEFAULT)/bin/coverage run $(PYTEST) -p whole_coverage $(SLOW)
+	-PYTHONPATH=tools $(OPTIMIZED) .envs/$(DEFAULT)/bin/coverage run $(PYTEST) -p whole_coverage $(SLOW)
 	.envs/$(DEFAULT)/bin/coverage combine --quiet
 	.envs/$(DEFAULT)/bin/coverage report
 
-matrix: matrix-interpreters $(MATRIX:%=suite-%) ## the fast suite on every supported JAX
+matrix: matrix-interpreters $(MATRIX:%=suite-%) ## what depends on JAX, on every supported JAX
 	@cat $(MATRIX:%=.envs/%/verdict); ! grep -q FAILED $(MATRIX:%=.envs/%/verdict)
 
 matrix-interpreters:
@@ -69,8 +85,10 @@ bench: .envs/bench/ready ## ratios against programs by hand and peers; how cost 
 	.envs/bench/bin/python -m benchmarks --plot bench.png $(ARGS)
 
 docs: .envs/docs/ready ## the documentation, into site/
-	.envs/docs/bin/mkdocs build --strict --clean
-	.envs/docs/bin/python tools/offline.py site
+	@echo "Building the documentation from docs/ and the docstrings."
+	@.envs/docs/bin/mkdocs build --quiet --strict --clean
+	@.envs/docs/bin/python tools/offline.py site
+	@echo "The documentation is in site/. Open site/index.html."
 
 pins: ## write requirements/ anew from pyproject.toml
 	$(PYTHON) tools/pins.py

@@ -140,6 +140,8 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("demo.png"), help="where to plot")
     options = parser.parse_args()
 
+    print(f"Training {options.seeds} small networks in one compiled call.")
+    print(f"The runs go to {options.runs}, the curves to {options.output}.", flush=True)
     begin = time.perf_counter()
     logger = MultiLogger(SaveLogger(options.runs), ConsoleLogger(window=options.steps))
     train_seeds(logger, options.seeds, options.steps)

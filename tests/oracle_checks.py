@@ -51,11 +51,12 @@ def compiled_quickly() -> Iterator[None]:
 
     All arithmetic of random programs is exact, so no value depends on them.
     """
+    before = jax.config.read("jax_disable_most_optimizations")
     jax.config.update("jax_disable_most_optimizations", True)
     try:
         yield
     finally:
-        jax.config.update("jax_disable_most_optimizations", False)
+        jax.config.update("jax_disable_most_optimizations", before)
 
 
 def on_random_programs(fast: int, slow: int, **strategies: Any) -> Callable[[Any], Any]:

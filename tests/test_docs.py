@@ -183,13 +183,21 @@ def test_every_program_of_a_page_with_services_runs(name: str, tmp_path: Path) -
     run_by_itself(name, tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.version_info < (3, 13), reason="needs Python 3.13")
 @pytest.mark.parametrize("name", sorted(WITH_FRIENDS))
 def test_every_program_of_a_page_with_friends_runs(name: str, tmp_path: Path) -> None:
     run_by_itself(name, tmp_path)
 
 
-LONG = {"docs/loop.md", "docs/own-sink.md", "docs/runs.md", "docs/spool.md"}
+LONG = {
+    "docs/loop.md",
+    "docs/own-sink.md",
+    "docs/runs.md",
+    "docs/spool.md",
+    "docs/start.md",
+    "docs/transformations.md",
+}
 """Pages whose programs take too long to compile for the fast suite."""
 
 IN_PROCESS = [

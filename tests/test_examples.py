@@ -20,6 +20,10 @@ def test_the_demo_keeps_a_run_for_each_seed_beside_earlier_ones_and_draws_them(
     logax.save({"loss": np.zeros(60, np.float32)}, tmp_path / "runs", name="earlier")
     (tmp_path / "demo.png").write_bytes(b"an earlier one")
     lines = said_by("demo.py", "--seeds", "6", "--steps", "60", folder=tmp_path)
+    assert lines[:2] == [
+        "Training 6 small networks in one compiled call.",
+        "The runs go to runs, the curves to demo.png.",
+    ]
     assert any(line.startswith("6 seeds of 60 steps in one compiled call: ") for line in lines)
     commands = [line.split()[2] for line in lines if line.startswith("$ logax ")]
     assert commands == ["ls", "show", "plot"]

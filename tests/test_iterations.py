@@ -307,7 +307,9 @@ def test_a_template_that_does_not_fit_is_an_error_at_the_call(
         ({"cost": jnp.ones(3)}, r"a real number as `cost`, and got float32\[3\]"),
         ({"cost": "low"}, "got 'low' of type `str` for `cost`"),
         ({"gradient_norm": 1j}, r"a real number as `gradient_norm`, and got complex128\[\]"),
-        ({"iteration": 1.5}, r"a whole number as `iteration`, and got float64\[\]"),
+        ({"iteration": True}, r"a whole number as `iteration`, and got bool\[\]"),
+        ({"iteration": np.ones(1)}, r"a whole number as `iteration`, and got float64\[1\]"),
+        ({"iteration": None}, "got None of type `NoneType` for `iteration`"),
         ({"verbose": 1.5}, r"a whole number as `verbose`, and got float64\[\]"),
         ({"message": 3}, "a text as `message`, and got 3"),
         ({"step": "small"}, "got 'small' of type `str` for `step`"),
@@ -338,6 +340,53 @@ def test_numbers_of_all_kinds_make_lines(lines: Lines) -> None:
         for x in (kind(1), jnp.asarray(kind(1)), np.asarray(kind(1))):
             log_iteration_async(np.int64(3), x, x, "{x:.1f}", 2, x=x)
             assert lines() == [line(3, 1, 1, " | 1.0")]
+
+
+def test_iterations_may_be_counted_in_floats(lines: Lines) -> None:
+    for three in (3.0, np.float64(3), np.float32(3), np.array(3.0), jnp.float32(3), np.array(3)):
+        log_iteration_async(three, 1.0, 2.0, verbose=2.0)
+        log_convergence_async("done", three, 1.0, 0.5, 2.0, verbose=1.0)
+        ended = "Convergence: reason=done | iterations=3 | final_cost=1.000000e+00 | time=0.500s"
+        assert lines() == [line(3, 1, 2), f"{ended} | final_gradient_norm=2.000000e+00"]
+    jax.jit(lambda i: [log_iteration_async(10 * i, i, i, verbose=v) for v in (1, 2)])(3.0)
+    assert lines() == [line(30, 3, 3)] * 2
+    shown = {1.5: "1.5", np.inf: "inf", float("nan"): "nan"}
+    for number, text in shown.items():
+        for of in (float, np.float32, np.array, jnp.float32):
+            log_iteration_async(of(number), 1.0, 2.0, verbose=2)
+            log_iteration_async(of(number), 1.0, 2.0, verbose=1)  # no tenth iteration
+            assert lines() == [line(0, 1, 2).replace("iter=0", f"iter={text}")]
+
+
+def test_a_record_of_a_whole_float_has_a_whole_step() -> None:
+    _, logs = logax.spool(lambda x: log_iteration_async(3.0, x, x))(1.0)
+    assert logs.step["cost"].tolist() == [3]
+    assert logs.step["cost"].dtype == jnp.int32
+
+
+@pytest.mark.parametrize("jit", [lambda f: f, jax.jit])
+def test_what_is_none_is_left_out(jit: Any, lines: Lines) -> None:
+    def say(x: Any) -> None:
+        log_iteration_async(3, x, None, None, 2)
+        log_iteration_async(3, None, x, verbose=2, width=x)
+        log_iteration_async(3, None, None, None, 2)
+        log_convergence_async("done", 3, None, 0.5, None)
+
+    ended = "Convergence: reason=done | iterations=3 | time=0.500s"
+    first, second = line(3, 1, 1).rsplit(" | ", 1)
+    start = first.split(" | ")[0]
+    for x in (1.0, jnp.float32(1)):
+        jit(say)(x)
+        assert sorted(lines()) == sorted([first, f"{start} | {second}", start, ended])
+    _, logs = logax.spool(say)(1.0)
+    assert sorted(logs) == ["cost", "gradient_norm", "iterations", "time", "width"]
+
+
+def test_costs_that_are_not_finite_make_lines(lines: Lines) -> None:
+    for x in (np.nan, np.inf, -np.inf):
+        for of in (float, np.float32, np.array, jnp.float32):
+            log_iteration_async(0, of(x), of(x), "{x}", 2, x=of(x))
+            assert lines() == [line(0, x, x, f" | {x}")]
 
 
 @pytest.mark.parametrize("jit", [lambda f: f, jax.jit])

@@ -1,11 +1,14 @@
 """The scripts behind the Makefile, as far as they decide whether something passes."""
 
+import json
 import re
+import subprocess
 import tomllib
 from pathlib import Path
 
 import pytest
 
+from campaign_results import write_results
 from environments import newest_jax
 from interpreters import KNOWN, NotFoundError, find, number
 from offline import main as offline
@@ -57,6 +60,59 @@ def test_the_matrix_of_the_makefile_is_every_jax_that_there_are_versions_for() -
     assert {*rows.values()} == {*KNOWN}
     assert newest_jax(KNOWN[0]) == list(ROWS)[-1]
     assert ROWS[newest_jax(KNOWN[-1])] == KNOWN[-1]
+
+
+def recipes_of(target: str) -> str:
+    """What make would run for a target, in the newest row where it can choose."""
+    newest = f"jax-{list(ROWS)[-1]}-python-{KNOWN[0]}"
+    done = subprocess.run(
+        ["make", "--dry-run", "--always-make", target, f"DEFAULT={newest}"],
+        cwd=ROOT,
+        capture_output=True,
+        encoding="utf-8",
+        check=True,
+    )
+    return done.stdout
+
+
+def test_older_rows_of_the_matrix_leave_out_files_that_exist() -> None:
+    of_rows = re.findall(r"^\.envs/(\S+)/bin/python (.*?)&&", recipes_of("matrix"), re.M | re.S)
+    ignored = {row: re.findall(r"--ignore=(\S+)", words) for row, words in of_rows}
+    *older, newest = ignored
+    assert ignored[newest] == []
+    assert len(older) == len(ROWS) - 1
+    for row in older:
+        assert ignored[row] == ignored[older[0]] != []
+    assert [path for path in ignored[older[0]] if not (ROOT / path).exists()] == []
+
+
+@pytest.mark.parametrize(
+    ("target", "first", "last"),
+    [
+        ("test", 'echo "Running the tests on jax-', "echo 'A part of them: make test ARGS="),
+        ("docs", 'echo "Building the documentation', 'echo "The documentation is in site/.'),
+    ],
+)
+def test_a_target_says_what_it_does_and_where_the_result_is(
+    target: str, first: str, last: str
+) -> None:
+    lines = [line for line in recipes_of(target).splitlines() if "tools/environments" not in line]
+    said = [line for line in lines if line.startswith("echo ")]
+    assert said[0].startswith(first)
+    assert said[-1].startswith(last)
+    assert lines[-1] == said[-1]
+
+
+def test_the_results_of_campaigns_have_counts_and_versions(tmp_path: Path) -> None:
+    campaigns = [
+        {"campaign": "b", "outcome": "passed", "seconds": 2.0, "kills": 12},
+        {"campaign": "a", "outcome": "failed", "seconds": 1.0, "outcomes": {"told": 3}},
+    ]
+    file = write_results(tmp_path, campaigns)
+    found = json.loads(file.read_text())
+    assert re.fullmatch(rf"\d{{4}}-\d\d-\d\d-campaigns-jax-{found['jax']}\.json", file.name)
+    assert {"date", "jax", "jaxlib", "numpy", "python", "campaigns"} == set(found)
+    assert found["campaigns"] == campaigns[::-1]
 
 
 @pytest.mark.parametrize("jax", ROWS)

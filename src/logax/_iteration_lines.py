@@ -21,9 +21,9 @@ class Clock:
     """Since when there are iterations, for each lane."""
 
     def __init__(self) -> None:
-        self._started: dict[Lane, tuple[int, float]] = {}
+        self._started: dict[Lane, tuple[float, float]] = {}
 
-    def start(self, lane: Lane, iteration: int, at: float) -> None:
+    def start(self, lane: Lane, iteration: float, at: float) -> None:
         """Start, unless it runs; again where iterations begin again: a solver may break off."""
         if lane not in self._started or iteration <= self._started[lane][0]:
             self._started[lane] = iteration, at
@@ -80,7 +80,12 @@ class Line:
                 "Reduce it to a scalar, for instance by `jnp.mean` or `jnp.linalg.norm`."
             )
 
-    def check_whole(self, name: str, kind: Kind, *, or_boolean: bool = False) -> None:
+    def check_count(self, name: str, kind: Kind) -> None:
+        """Raise unless this is a number of iterations: solvers also count in floats."""
+        if not jnp.issubdtype(kind[0], jnp.floating) or kind[1] != ():
+            self.check_whole(name, kind, or_boolean=False)
+
+    def check_whole(self, name: str, kind: Kind, *, or_boolean: bool = True) -> None:
         """Raise unless this is a whole number."""
         dtype, shape = kind
         whole = jnp.issubdtype(dtype, jnp.integer) or (or_boolean and dtype == np.bool_)
@@ -103,8 +108,8 @@ class Iteration(Line):
     def is_due(self, values: Mapping[str, Any]) -> Any:
         verbose, iteration = values["verbose"], values["iteration"]
         if isinstance(verbose, int):
-            return verbose >= 2 or (verbose == 1 and iteration % 10 == 0)
-        return (verbose >= 2) | ((verbose == 1) & (iteration % 10 == 0))
+            return verbose >= 2 or (verbose == 1 and _is_tenth(iteration))
+        return (verbose >= 2) | ((verbose == 1) & _is_tenth(iteration))
 
     def __post_init__(self) -> None:
         if not isinstance(self.message, str):
@@ -113,10 +118,11 @@ class Iteration(Line):
             )
 
     def check(self, kinds: dict[str, Kind]) -> None:
-        self.check_whole("iteration", kinds.pop("iteration"))
-        self.check_real("cost", kinds.pop("cost"))
-        self.check_real("gradient_norm", kinds.pop("gradient_norm"))
-        self.check_whole("verbose", kinds.pop("verbose"), or_boolean=True)
+        self.check_count("iteration", kinds.pop("iteration"))
+        for name in ("cost", "gradient_norm"):
+            if name in kinds:
+                self.check_real(name, kinds.pop(name))
+        self.check_whole("verbose", kinds.pop("verbose"))
         for name, (dtype, shape) in kinds.items():
             if not jnp.issubdtype(dtype, jnp.number) and dtype != np.bool_:
                 raise TypeError(
@@ -141,13 +147,15 @@ class Iteration(Line):
     def text(self, values: Mapping[str, Any], time: float | None) -> str:
         fields = {name: x for name, x in values.items() if name not in _OF_ITERATION}
         message = self._filled(fields) if self.is_template else self.message
-        return (
-            f"Optimization: iter={int(values['iteration'])} | cost={float(values['cost']):.6e} | "
-            f"‖∇f‖={float(values['gradient_norm']):.6e}" + (f" | {message}" if message else "")
-        )
+        parts = [
+            f"Optimization: iter={_count(values['iteration'])}",
+            *_numbers(values, {"cost": "cost", "gradient_norm": "‖∇f‖"}),
+            *([message] if message else []),
+        ]
+        return " | ".join(parts)
 
     def timed(self, clock: Clock, lane: Lane, values: Mapping[str, Any], at: float) -> None:
-        clock.start(lane, int(values["iteration"]), at)
+        clock.start(lane, float(values["iteration"]), at)
 
 
 _OF_ITERATION = ("iteration", "cost", "gradient_norm", "verbose")
@@ -169,8 +177,10 @@ class Convergence(Line):
 
     def check(self, kinds: dict[str, Kind]) -> None:
         for name, kind in kinds.items():
-            if name in {"iterations", "verbose", "code"}:
-                self.check_whole(name, kind, or_boolean=name != "iterations")
+            if name == "iterations":
+                self.check_count(name, kind)
+            elif name in {"verbose", "code"}:
+                self.check_whole(name, kind)
             else:
                 self.check_real(self.parameter(name), kind)
 
@@ -178,10 +188,10 @@ class Convergence(Line):
         took = float(values["time"]) if "time" in values else time
         parts = [
             f"Convergence: reason={self._reason(int(values.get('code', 0)))}",
-            f"iterations={int(values['iterations'])}",
-            f"final_cost={float(values['final_cost']):.6e}",
+            f"iterations={_count(values['iterations'])}",
+            *_numbers(values, {"final_cost": "final_cost"}),
             *([] if took is None else [f"time={took:.3f}s"]),
-            f"final_gradient_norm={float(values['final_gradient_norm']):.6e}",
+            *_numbers(values, {"final_gradient_norm": "final_gradient_norm"}),
         ]
         return " | ".join(parts)
 
@@ -211,6 +221,23 @@ def reasons_of(reason: str | Sequence[str], code: Any) -> tuple[str, ...]:
             f"`log_convergence_async` got the code {code!r} for {len(texts)} reasons: {reason!r}."
         )
     return tuple(texts)
+
+
+def _is_tenth(iteration: Any) -> Any:
+    if isinstance(iteration, (np.ndarray, np.generic)):
+        iteration = float(iteration)  # NumPy warns of what is left of infinity
+    return iteration % 10 == 0
+
+
+def _count(x: Any) -> str:
+    """A number of iterations as a line shows it."""
+    number = float(x)
+    return str(int(x)) if number.is_integer() else f"{number:g}"
+
+
+def _numbers(values: Mapping[str, Any], names: Mapping[str, str]) -> list[str]:
+    """The parts of a line that show numbers, by the name of the value and that in the line."""
+    return [f"{shown}={float(values[name]):.6e}" for name, shown in names.items() if name in values]
 
 
 def _shown(x: Any) -> Any:

@@ -67,7 +67,7 @@ def log_iteration_async(
     iteration: Any,
     cost: Any,
     gradient_norm: Any,
-    message: str = "",
+    message: str | None = "",
     verbose: Any = 0,
     **fields: Any,
 ) -> None:
@@ -76,11 +76,11 @@ def log_iteration_async(
     The line is `Optimization: iter=12 | cost=1.234560e-03 | ‖∇f‖=5.670000e-09 | message`.
 
     Args:
-      iteration: Its number, a whole number.
-      cost: The value that is minimised, a real scalar.
-      gradient_norm: The norm of its gradient, a real scalar.
-      message: The end of the line. With `fields` a template for them, `"step={step:.3e}"`; without,
-        it is taken literally, braces and all.
+      iteration: Its number, an integer or a float.
+      cost: The value that is minimised, a real scalar. None leaves it out of line and record.
+      gradient_norm: The norm of its gradient, a real scalar. None leaves it out as well.
+      message: The end of the line, if any. With `fields` it is a template for them,
+        `"step={step:.3e}"`; without, it is taken literally, braces and all.
       verbose: 0 shows no line, 1 those of iterations 0, 10, 20, ..., 2 and more all of them. May be
         traced. The record is not affected.
       **fields: Numbers and arrays for the template, and for the record.
@@ -91,13 +91,15 @@ def log_iteration_async(
     """
     if fields:
         warn_of_misspelling("`log_iteration_async`, among its fields,", fields, _OPTIONS)
+    iteration = _as_integer(iteration)
+    own = _without_none({"cost": cost, "gradient_norm": gradient_norm})
     if is_listening():
-        data = {"cost": cost, "gradient_norm": gradient_norm, **fields}
-        log(data, tags="iteration", step=iteration)
+        log({**own, **fields}, tags="iteration", step=iteration)
     if type(verbose) is not int or verbose != 0:
-        own = {"iteration": iteration, "cost": cost, "gradient_norm": gradient_norm}
+        message = "" if message is None else message
         made = _iteration if isinstance(message, str) else Iteration
-        _say(made(message, bool(fields)), {"verbose": verbose, **own, **fields})
+        line = made(message, bool(fields))
+        _say(line, {"verbose": _as_integer(verbose), "iteration": iteration, **own, **fields})
 
 
 def log_convergence_async(
@@ -117,11 +119,11 @@ def log_convergence_async(
 
     Args:
       reason: Why it ended; or several reasons, of which `code` chooses one.
-      iterations: How many there were, a whole number.
-      final_cost: The cost at the end, a real scalar.
+      iterations: How many there were, an integer or a float.
+      final_cost: The cost at the end, a real scalar. None leaves it out of line and record.
       time_sec: How long it took, in seconds; None to measure it on the host, since the first
         iteration that showed a line. If none did, the line has no time.
-      final_gradient_norm: The norm of the gradient at the end, a real scalar.
+      final_gradient_norm: The norm of the gradient at the end, a real scalar, or None.
       verbose: 0 shows no line. May be traced. The record is not affected.
       code: The index of the reason, a whole number or a boolean, traced or not.
 
@@ -129,21 +131,36 @@ def log_convergence_async(
       TypeError: A value is not of the kind above.
       ValueError: `code` and `reason` do not fit together.
     """
-    known = {"time": time_sec, "code": code}
-    values = {
-        "iterations": iterations,
-        "final_cost": final_cost,
-        "final_gradient_norm": final_gradient_norm,
-        **{name: value for name, value in known.items() if value is not None},
-    }
+    iterations = _as_integer(iterations)
+    values = _without_none(
+        {
+            "iterations": iterations,
+            "final_cost": final_cost,
+            "final_gradient_norm": final_gradient_norm,
+            "time": time_sec,
+            "code": code,
+        }
+    )
     log(values, tags="iteration", step=iterations)
     if type(verbose) is not int or verbose != 0:
-        _say(Convergence(reasons_of(reason, code)), {"verbose": verbose, **values})
+        _say(Convergence(reasons_of(reason, code)), {"verbose": _as_integer(verbose), **values})
 
 
 def is_jax_array(x: Any) -> TypeGuard[jax.Array]:
     """Whether `x` is an array or a tracer of JAX; NumPy arrays and Python numbers are not."""
     return isinstance(x, jax.Array)
+
+
+def _as_integer(x: Any) -> Any:
+    """Return a whole float of Python or NumPy as an int, and anything else as it is."""
+    if not isinstance(x, (float, np.ndarray, np.generic)) or np.shape(x) != ():
+        return x
+    is_float = jnp.issubdtype(np.asarray(x).dtype, jnp.floating)
+    return int(x) if is_float and float(x).is_integer() else x
+
+
+def _without_none(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: x for name, x in values.items() if x is not None}
 
 
 def _say(line: Line, values: dict[str, Any]) -> None:

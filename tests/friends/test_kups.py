@@ -1,5 +1,6 @@
 """Our loggers and our writer in real runs of kUPS, beside its own."""
 
+import inspect
 import io
 import sys
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ if sys.version_info < (3, 13):
 
 import kups.core.logging
 import kups.core.storage
+import kups.core.utils.jax
 from kups.application.md.analysis import analyze_md, analyze_md_file
 from kups.application.md.logging import InitData, MDLoggedData, MDStepData
 from kups.application.utils.propagate import (
@@ -33,9 +35,39 @@ from friends.argon import argon
 from trajectories import assert_same
 
 # ASE, which kUPS reads structures with, does what NumPy 2.5 calls deprecated.
-pytestmark = pytest.mark.filterwarnings("ignore:Setting the shape:DeprecationWarning:ase")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:Setting the shape:DeprecationWarning:ase"),
+]
 
 STEPS, EVERY = 20, 2
+
+
+COUNTERPARTS = [
+    (ours, theirs, name)
+    for ours, theirs, names in [
+        (loop, kups.core.logging, "CompositeLogger NullLogger TqdmLogger ProfileLogger"),
+        (loop.TqdmLogger, kups.core.logging.TqdmLogger, "log"),
+        (loop, kups.core.utils.jax, "key_chain"),
+        (storage, kups.core.storage, "EveryNStep WriterGroupConfig"),
+        (storage, kups.core.storage, "HDF5StorageWriter HDF5StorageReader"),
+        (
+            storage.HDF5StorageReader,
+            kups.core.storage.HDF5StorageReader,
+            "focus_group list_groups",
+        ),
+    ]
+    for name in names.split()
+]
+
+
+@pytest.mark.parametrize(("ours", "theirs", "name"), COUNTERPARTS)
+def test_parameters_have_the_names_and_positions_of_kups(ours: Any, theirs: Any, name: str) -> None:
+    own, wanted = (inspect.signature(getattr(of, name)).parameters for of in (ours, theirs))
+    positional = [name for name, each in wanted.items() if each.kind is not each.KEYWORD_ONLY]
+    assert list(own)[: len(positional)] == positional
+    # `compile_views` and `compression` of a group have no counterpart, as docs/kups.md says.
+    assert set(wanted) - set(own) <= {"compile_views", "compression"}
 
 
 def groups(of: Any) -> MDLoggedData:
@@ -179,7 +211,9 @@ def test_samples_that_kups_has_fetched_are_stored_as_they_are(tmp_path: Path) ->
         for of in (storage, kups.core.storage)
     )
     logger = loop.CompositeLogger(
-        storage.HDF5StorageWriter(paths[0], ours, sample, 10),
+        storage.HDF5StorageWriter(
+            out_path=paths[0], config=ours, initial_state=sample, total_steps=10
+        ),
         kups.core.storage.HDF5StorageWriter(paths[1], theirs, sample, 10, compile_views=False),
     )
     cycles = make_sampled_cycle_function(walk, lambda state: state)
@@ -188,6 +222,6 @@ def test_samples_that_kups_has_fetched_are_stored_as_they_are(tmp_path: Path) ->
         storage.HDF5StorageReader(paths[0]) as own,
         kups.core.storage.HDF5StorageReader(paths[1]) as other,
     ):
-        rows = own.focus_group("walk")
+        rows = own.focus_group(view_or_name="walk")
         assert rows.steps.tolist() == [0, 3, 6, 9]
         assert_same(rows[...], other.focus_group(lambda config: config["walk"])[...])

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.skipif(
-    sys.version_info < (3, 13), reason="NLSQ is tested with Python 3.13"
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.version_info < (3, 13), reason="NLSQ is tested with Python 3.13"),
+]
 
 
 @pytest.fixture(scope="module")

@@ -16,6 +16,8 @@ from jax import lax
 import logax
 from logax._log import is_listening
 
+pytestmark = pytest.mark.usefixtures("optimized")
+
 X = np.arange(1.0, 5.0, dtype=np.float32)
 Function = Callable[..., Any]
 

@@ -16,6 +16,8 @@ import pytest
 
 import logax
 
+pytestmark = pytest.mark.usefixtures("optimized")
+
 MEGABYTE = 1_000_000
 WIDTH = 64
 

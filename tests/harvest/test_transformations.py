@@ -19,6 +19,8 @@ from jax import lax
 
 import logax
 
+pytestmark = pytest.mark.usefixtures("optimized")
+
 X = np.arange(1.0, 4.0, dtype=np.float32)
 Function = Callable[..., Any]
 

@@ -225,12 +225,10 @@ _TWO_RUNS_EACH = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("variables", "spoken"),
-    [
-        ({}, [False, False, True, True]),
-        pytest.param({"WANDB_SILENT": "false"}, [True] * 4, marks=pytest.mark.slow),
-    ],
+    [({}, [False, False, True, True]), ({"WANDB_SILENT": "false"}, [True] * 4)],
     ids=str,
 )
 def test_no_run_prints_anything_unless_that_is_asked_for(tmp_path, variables, spoken):
@@ -426,6 +424,7 @@ def _all_of(terminal):
     return shown.decode()
 
 
+@pytest.mark.slow
 def test_all_is_written_where_nobody_closes_the_logger(tmp_path):
     program = """
         import sys

@@ -231,8 +231,16 @@ def test_a_chain_folds_the_number_of_the_step_into_the_key(key: Any) -> None:
     assert [numbers_of(each) for each in chain] == [
         numbers_of(jax.random.fold_in(key, i)) for i in range(70)
     ]
-    later = itertools.islice(key_chain(key, 50), 20)
+    later = itertools.islice(key_chain(key, start=50), 20)
     assert [numbers_of(each) for each in later] == [numbers_of(each) for each in chain[50:]]
+
+
+@pytest.mark.parametrize("key", [KEY, jax.random.PRNGKey(3)], ids=["typed", "raw"])
+def test_a_chain_with_a_shape_splits_the_key_of_each_step(key: Any) -> None:
+    steps = list(itertools.islice(key_chain(key, (2, 3), start=5), 2))
+    each = [jax.random.split(jax.random.fold_in(key, i), (2, 3)) for i in (5, 6)]
+    assert [step.shape for step in steps] == [(2, 3, *key.shape)] * 2
+    assert [numbers_of(step) for step in steps] == [numbers_of(own) for own in each]
 
 
 def numbers_of(key: Any) -> list[int]:
@@ -263,8 +271,17 @@ def numbers_of(key: Any) -> list[int]:
             lambda: run_loop(lambda x: x, jnp.zeros(2), 3, until=lambda x: x > 1),
             "`until` of `run_loop` must answer with one boolean, and answered with shape (2,).",
         ),
-        (lambda: next(key_chain(jax.random.split(KEY, 3))), "`key_chain` takes one PRNG key, and"),
-        (lambda: next(key_chain(7)), "`key_chain` takes one PRNG key, and got 7"),
+        (lambda: key_chain(jax.random.split(KEY, 3)), "`key_chain` takes one PRNG key, and"),
+        (lambda: key_chain(7), "`key_chain` takes one PRNG key, and got 7"),
+        (
+            lambda: key_chain(KEY, 50),
+            "`key_chain` takes a tuple of whole numbers as `shape`, and got",
+        ),
+        (
+            lambda: key_chain(KEY, (2, -1)),
+            "Write `shape=(8,)` for 8 keys at each step, and `start=`",
+        ),
+        (lambda: key_chain(KEY, start=-1), "`key_chain` takes `start` of 0 or more, and got -1"),
     ],
 )
 def test_wrong_use_is_refused(call: Any, message: str) -> None:

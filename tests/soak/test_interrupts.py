@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -13,10 +14,7 @@ import logax
 from soak.interrupts import STEPS, stream
 from soak.processes import finish, start
 
-
-@pytest.mark.slow
-@pytest.mark.parametrize("buffer", [1, 50])
-@pytest.mark.parametrize(
+WAYS = pytest.mark.parametrize(
     ("way", "number", "code"),
     [
         ("uncaught", signal.SIGINT, -signal.SIGINT),
@@ -25,12 +23,40 @@ from soak.processes import finish, start
         ("terminated", signal.SIGTERM, -signal.SIGTERM),
     ],
 )
+
+
+@pytest.mark.slow
+@WAYS
 def test_what_was_delivered_before_the_end_is_kept(
-    way: str, number: signal.Signals, code: int, buffer: int, tmp_path: Path
+    way: str, number: signal.Signals, code: int, tmp_path: Path
 ) -> None:
-    process = start(stream, tmp_path, way, buffer)
+    check_interrupt(tmp_path, way, number, code, buffer=50, seed=0)
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("buffer", [1, 50])
+@WAYS
+def test_what_was_delivered_before_each_of_many_ends_is_kept(
+    way: str,
+    number: signal.Signals,
+    code: int,
+    buffer: int,
+    tmp_path: Path,
+    record_property: Callable[[str, object], None],
+) -> None:
+    for seed in range(1, 11):
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        check_interrupt(folder, way, number, code, buffer, seed)
+    record_property("interrupts", 10)
+
+
+def check_interrupt(
+    folder: Path, way: str, number: signal.Signals, code: int, buffer: int, seed: int
+) -> None:
+    process = start(stream, folder, way, buffer)
     assert process.stdout is not None
-    lines = random.Random(f"{way} {buffer}").choice([1, 3, 6])
+    lines = random.Random(f"{way} {buffer} {seed}").choice([1, 3, 6])
     said = [int(process.stdout.readline()) for _ in range(lines)]
     process.send_signal(number)
     got, rest, errors = finish(process)
@@ -38,7 +64,7 @@ def test_what_was_delivered_before_the_end_is_kept(
     assert got == code, errors
     assert ("KeyboardInterrupt" in errors) == (way == "uncaught")
     assert "DeliveryError" not in errors
-    (run,) = logax.load(tmp_path).values()
+    (run,) = logax.load(folder).values()
     assert run.status == "crashed"
     found = run["x"]
     assert len(found) >= said[-1]

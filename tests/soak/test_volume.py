@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import statistics
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,6 @@ import pytest
 from soak.processes import answer
 from soak.volume import KEYS, QUEUE, read, write
 
-SCALARS = 100_000_000
 FLAT = 12 * 2**20  # bytes, by which what is resident may differ from itself
 OBJECTS = 2_000
 ROOM = 3 * 2**30  # bytes
@@ -26,17 +26,27 @@ def assert_flat(took: dict[str, list[int]]) -> float:
 
 
 @pytest.mark.slow
+def test_millions_of_scalars_are_all_on_disk_and_leave_no_memory_behind(tmp_path: Path) -> None:
+    check_volume(tmp_path, 20_000_000, 100, 100)
+
+
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     ("lanes", "buffer"),
     [(1, 5_000), (1_000, 50)],
     ids=["one run of 10 million records", "a thousand runs of 10,000"],
 )
 def test_a_hundred_million_scalars_are_all_on_disk_and_leave_no_memory_behind(
-    lanes: int, buffer: int, tmp_path: Path
+    lanes: int, buffer: int, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     room = shutil.disk_usage(tmp_path).free
     assert room >= ROOM, f"needs {ROOM:,} bytes in {tmp_path}, and there are {room:,}"
-    steps, folder = SCALARS // KEYS // lanes, tmp_path / "runs"
+    check_volume(tmp_path, 100_000_000, lanes, buffer)
+    record_property("scalars", 100_000_000)
+
+
+def check_volume(tmp_path: Path, scalars: int, lanes: int, buffer: int) -> None:
+    steps, folder = scalars // KEYS // lanes, tmp_path / "runs"
     took = answer(write, folder, lanes, steps, 100, buffer)
 
     # Of the eight million records, or of all lanes' transfers, none leaves an object or two bytes.
@@ -44,9 +54,9 @@ def test_a_hundred_million_scalars_are_all_on_disk_and_leave_no_memory_behind(
     assert took["most"][-1] < level + 8 * QUEUE
 
     size = sum(file.stat().st_size for file in folder.iterdir())
-    assert size <= 1.3 * 4 * SCALARS
+    assert size <= 1.3 * 4 * scalars
     found = answer(read, folder, lanes, steps)
-    assert found["number"] == SCALARS
+    assert found["number"] == scalars
     assert found["taken"] < size / 2  # to read a key is not to read all of them
     shutil.rmtree(folder)
 

@@ -43,7 +43,9 @@ def test_fletcher32_of_many_bytes_does_not_overflow() -> None:
     assert fletcher32(data) == high << 16 | low
 
 
-@pytest.mark.parametrize("words", [33, 8192, 16_385, 2**20 + 1, 2**25])
+@pytest.mark.parametrize(
+    "words", [33, 8192, 16_385, 2**20 + 1, pytest.param(2**25, marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("way", [None, _parcels._summed_by_rows], ids=["cpu", "others"])
 def test_the_device_computes_the_same(
     way: Any, words: int, monkeypatch: pytest.MonkeyPatch

@@ -10,6 +10,7 @@ import signal
 import stat
 import tempfile
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -668,12 +669,21 @@ def test_a_forked_child_harms_nothing_whatever_way_it_ends(tmp_path: Path, ends:
     check_forks(tmp_path, ends, 4)
 
 
+ENDS = ["os._exit(9)", "sys.exit(9)", "logger.__exit__(None, None, None); sys.exit(9)"]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "ends", ["os._exit(9)", "sys.exit(9)", "logger.__exit__(None, None, None); sys.exit(9)"]
-)
-def test_many_forked_children_harm_nothing(tmp_path: Path, ends: str) -> None:
+def test_forked_children_that_leave_the_block_harm_nothing(tmp_path: Path) -> None:
+    check_forks(tmp_path, ENDS[-1], 12)
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("ends", ENDS)
+def test_many_forked_children_harm_nothing(
+    tmp_path: Path, ends: str, record_property: Callable[[str, object], None]
+) -> None:
     check_forks(tmp_path, ends, 60)
+    record_property("forks", 60)
 
 
 def test_a_child_that_is_forked_before_the_first_row_exits_with_its_own_code(

@@ -7,6 +7,7 @@ import random
 import signal
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -99,9 +100,12 @@ def check_killed(path: Path, case: Case, safe: int) -> int:
     return found
 
 
-def check_kills(folder: Path, seed: int, files: int) -> None:
-    """Kill a writer, in half of the cases another one that goes on, and then complete the file."""
-    draw = random.Random(seed)
+def check_kills(folder: Path, seed: int, files: int) -> int:
+    """Kill a writer, in most cases another one that goes on, and then complete the file.
+
+    Return the number of kills.
+    """
+    draw, kills = random.Random(seed), files
     for number in range(files):
         own = folder / str(number)
         own.mkdir()
@@ -109,6 +113,7 @@ def check_kills(folder: Path, seed: int, files: int) -> None:
         case = Case.drawn(draw, "x")
         found = check_killed(path, case, kill(_started(own, case), path, case))
         for _ in range(draw.choice([0, 1, 1, 2])):
+            kills += 1
             then = dataclasses.replace(Case.drawn(draw, "a"), size=case.size)
             safe = kill(_started(own, then), path, then)
             if path.exists():
@@ -118,6 +123,7 @@ def check_kills(folder: Path, seed: int, files: int) -> None:
         path.unlink()
         left = list(own.iterdir())  # of a writer that was killed before its file had a name
         assert all(each.suffix == ".part" for each in left)
+    return kills
 
 
 def _started(folder: Path, case: Case) -> Child:
@@ -129,9 +135,16 @@ def test_a_kill_at_any_moment_leaves_what_was_safe_and_the_file_can_go_on(tmp_pa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(1, 6))
-def test_a_hundred_kills_leave_what_was_safe(tmp_path: Path, seed: int) -> None:
-    check_kills(tmp_path, seed, 12)
+def test_kills_leave_what_was_safe(tmp_path: Path) -> None:
+    check_kills(tmp_path, 1, 6)
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("seed", range(2, 12))
+def test_hundreds_of_kills_leave_what_was_safe(
+    tmp_path: Path, seed: int, record_property: Callable[[str, object], None]
+) -> None:
+    record_property("kills", check_kills(tmp_path, seed, 12))
 
 
 @pytest.mark.parametrize("options", [{}, {"compression": "gzip"}, {"sync": True}])

@@ -111,9 +111,17 @@ def test_readers_of_all_kinds_get_every_row_once_and_in_order(tmp_path: Path) ->
 
 
 @pytest.mark.slow
+def test_readers_that_reopen_the_file_see_nothing_wrong(tmp_path: Path) -> None:
+    check_readers(tmp_path, 3000, 1000, [FOLLOWS, INDEXES, REOPENS, PLAIN])
+
+
+@pytest.mark.campaign
 @pytest.mark.parametrize(("size", "rows"), [(10, 50_000), (3000, 3000), (2**17, 300)])
-def test_readers_of_long_runs_see_nothing_wrong(tmp_path: Path, size: int, rows: int) -> None:
+def test_readers_of_long_runs_see_nothing_wrong(
+    tmp_path: Path, size: int, rows: int, record_property: Callable[[str, object], None]
+) -> None:
     check_readers(tmp_path, size, rows, [FOLLOWS, INDEXES, REOPENS, PLAIN])
+    record_property("rows", rows)
 
 
 def writing(folder: Path) -> Child:

@@ -167,7 +167,7 @@ def test_a_writer_that_is_entered_again_goes_on_and_never_drops_its_own_rows(
 def test_a_file_may_be_continued_often_among_rows_out_of_order(size: int, tmp_path: Path) -> None:
     path = tmp_path / "a.h5"
     first = np.zeros(size, np.int8)
-    times = 5 if size > 1 else 500
+    times = 5 if size > 1 else 100
     for _ in range(times):
         written(path, whole, 1, [(9, first), (3, first)], first, mode="a", start_step=5)
     assert frames(path)[1] == [3, 9]
@@ -802,7 +802,7 @@ def test_places_where_nothing_can_be_written_are_named(tmp_path: Path) -> None:
         HDF5StorageWriter(tmp_path / "none" / "a.h5", ONE, np.float32(0))
     with pytest.raises(IsADirectoryError, match="takes the path of a file"):
         HDF5StorageWriter(tmp_path, ONE, np.float32(0))
-    with pytest.raises(TypeError, match="takes a path as `path`, and got 3"):
+    with pytest.raises(TypeError, match="takes a path as `out_path`, and got 3"):
         HDF5StorageWriter(3, ONE, np.float32(0))  # type: ignore[arg-type]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import operator
 from collections.abc import Callable, Iterator
@@ -71,25 +72,49 @@ def run_loop(
     return state
 
 
-def key_chain(key: jax.Array, start: int = 0) -> Iterator[jax.Array]:
-    """Keys without end, one for each step: `jax.random.fold_in(key, i)` for i from `start` on.
+def key_chain(
+    rng: jax.Array, shape: tuple[int, ...] = (), *, start: int = 0
+) -> Iterator[jax.Array]:
+    """Return keys without end, one for each step: `jax.random.fold_in(rng, i)` from `start` on.
 
-    They are made many at a time, which costs far less than one at a time.
+    They are computed many at a time, which costs far less than one at a time.
+
+    Args:
+      rng: One PRNG key.
+      shape: Where a step needs several keys, the shape of the array of them: the key of each step
+        is split, `jax.random.split(jax.random.fold_in(rng, i), shape)`.
+      start: Number of the first step, for a run that is resumed.
     """
-    _check_key("key_chain", key)
+    _check_key("key_chain", rng)
+    if not isinstance(shape, tuple) or not all(map(_is_size, shape)):
+        raise ValueError(
+            "`key_chain` takes a tuple of whole numbers as `shape`, and got "
+            f"{received(shape)}. Write `shape=(8,)` for 8 keys at each step, and `start=` for the "
+            "number of the first step."
+        )
+    return _chain(rng, shape, at_least(0, "key_chain", "start", start))
+
+
+def _chain(key: Array, shape: tuple[int, ...], start: int) -> Iterator[Array]:
     while True:
-        yield from _folded(key, np.uint32(start % 2**32))
+        yield from _folded(key, np.uint32(start % 2**32), shape)
         start += KEYS_AT_ONCE
+
+
+def _is_size(x: Any) -> bool:
+    return isinstance(x, (int, np.integer)) and not isinstance(x, bool) and bool(x >= 0)
 
 
 KEYS_AT_ONCE = 32
 ADVICE = "Write `.all()` or `.any()` after it."
 
 
-@jax.jit
-def _folded(key: Array, start: Array) -> tuple[Array, ...]:
+@functools.partial(jax.jit, static_argnums=2)
+def _folded(key: Array, start: Array, shape: tuple[int, ...]) -> tuple[Array, ...]:
     numbers = start + jnp.arange(KEYS_AT_ONCE, dtype=jnp.uint32)
     keys = jax.vmap(jax.random.fold_in, (None, 0))(key, numbers)
+    if shape:
+        keys = jax.vmap(lambda own: jax.random.split(own, shape))(keys)
     return tuple(keys[i] for i in range(KEYS_AT_ONCE))
 
 
@@ -97,7 +122,7 @@ def _arguments(key: Array | None, steps: range) -> Iterator[tuple[Array, ...]]:
     """What each of these steps gets before the state."""
     if key is None:
         return (() for _ in steps)
-    return ((each,) for each, _ in zip(key_chain(key, steps.start), steps, strict=False))
+    return ((each,) for each, _ in zip(_chain(key, (), steps.start), steps, strict=False))
 
 
 def _compiled(step_fn: Any, state: Any, position: int) -> Any:

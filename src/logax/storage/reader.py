@@ -107,18 +107,22 @@ class HDF5StorageReader(Generic[Config]):
 
     @overload
     def focus_group(
-        self, group: Callable[[Config], WriterGroupConfig[Any, Storage]], *, like: Any = None
+        self,
+        view_or_name: Callable[[Config], WriterGroupConfig[Any, Storage]],
+        *,
+        like: Any = None,
     ) -> StoredGroup[Storage]: ...
 
     @overload
-    def focus_group(self, group: str, *, like: Any = None) -> StoredGroup[Any]: ...
+    def focus_group(self, view_or_name: str, *, like: Any = None) -> StoredGroup[Any]: ...
 
-    def focus_group(self, group: Any, *, like: Any = None) -> Any:
+    def focus_group(self, view_or_name: Any, *, like: Any = None) -> Any:
         """One group.
 
         Args:
-          group: Its name, or a function that picks it from the configuration, by attribute, key or
-            index: `lambda config: config.frames`. The classes of the configuration are not needed.
+          view_or_name: Its name, or a function that picks it from the configuration, by attribute,
+            key or index: `lambda config: config.frames`. The classes of the configuration are not
+            needed.
           like: A row, or anything with its structure, such as what the view gives for a state: rows
             come in its classes.
 
@@ -127,16 +131,16 @@ class HDF5StorageReader(Generic[Config]):
         """
         layout = self._source.layout
         names = self.list_groups()
-        if isinstance(group, str):
-            if group not in names:
+        if isinstance(view_or_name, str):
+            if view_or_name not in names:
                 raise LookupError(
-                    f"`focus_group` got {group!r}, and {self._path} has no such group. It has "
-                    f"{', '.join(map(repr, names))}."
+                    f"`focus_group` got {view_or_name!r}, and {self._path} has no such group. It "
+                    f"has {', '.join(map(repr, names))}."
                 )
-            number = names.index(group)
-        elif callable(group):
+            number = names.index(view_or_name)
+        elif callable(view_or_name):
             what = "`focus_group` finds no group"
-            node, number, parts = focused(what, layout.config, group)
+            node, number, parts = focused(what, layout.config, view_or_name)
             if node[0] != "leaf":
                 inside = ", ".join(repr("/".join((*parts, *own))) for own in parts_of(node))
                 raise LookupError(
@@ -146,7 +150,7 @@ class HDF5StorageReader(Generic[Config]):
         else:
             raise TypeError(
                 "`focus_group` takes the name of a group, or a function such as "
-                f"`lambda config: config.frames`, and got {received(group)}."
+                f"`lambda config: config.frames`, and got {received(view_or_name)}."
             )
         own = StoredGroup[Any](self._source, number)
         return own if like is None else own.like(like)

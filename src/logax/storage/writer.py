@@ -50,7 +50,7 @@ class HDF5StorageWriter(EnteredLogger):
     next `log` raises, and says how many are safe. `HDF5StorageReader` reads the file.
 
     Args:
-      path: Of the file.
+      out_path: Path of the file.
       config: A `WriterGroupConfig`, or any pytree, dataclass, dictionary or tuple of them, which
         gives each group its name.
       initial_state: A state as `log` will get, or the shapes of one, by `jax.eval_shape`.
@@ -78,7 +78,7 @@ class HDF5StorageWriter(EnteredLogger):
 
     def __init__(
         self,
-        path: str | os.PathLike[str],
+        out_path: str | os.PathLike[str],
         config: Any,
         initial_state: Any,
         total_steps: int | None = None,
@@ -94,7 +94,7 @@ class HDF5StorageWriter(EnteredLogger):
         super().__init__()
         what = type(self).__name__
         imported("h5py", what, "hdf5")
-        self._path = os.path.abspath(as_path(what, "path", path))
+        self._path = os.path.abspath(as_path(what, "out_path", out_path))
         self._mode = one_of(what, "mode", mode, _MODES)
         self._start = None if start_step is None else at_least(0, what, "start_step", start_step)
         if self._start is not None and mode != "a":
