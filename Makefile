@@ -18,8 +18,8 @@ CAMPAIGNS = -m campaign --timeout 3600 -p campaign_results
 # The fast suite compiles without optimizations, see tests/conftest.py.
 OPTIMIZED = JAX_DISABLE_MOST_OPTIMIZATIONS=0
 
-# What does not depend on the version of JAX. `make test` runs it, and the older rows of the matrix
-# leave it out; a file that is not listed here runs in every row.
+# Tests that do not depend on the version of JAX. `make test` runs them, and the older rows of the
+# matrix leave them out; a file that is not listed here runs in every row.
 WITHOUT_JAX := tests/command tests/friends tests/runs tests/test_benchmarks.py tests/test_docs.py \
   tests/test_gates.py tests/test_package.py tests/test_tools.py \
   $(addprefix tests/loggers/test_,conformance.py console.py console_terminal.py csv.py jsonl.py \
@@ -53,7 +53,7 @@ test: suite-$$(DEFAULT) ## the fast suite, on the newest JAX that python3 runs
 	@cat .envs/$(DEFAULT)/verdict; ! grep -q FAILED .envs/$(DEFAULT)/verdict
 	@echo 'A part of them: make test ARGS="-k scan -x".'
 
-test-slow: .envs/$$(DEFAULT)/ready ## what is too long for `make test`
+test-slow: .envs/$$(DEFAULT)/ready ## the tests that are too long for `make test`
 	@echo "Running the slow tests on $(DEFAULT)."
 	@$(OPTIMIZED) .envs/$(DEFAULT)/bin/python $(PYTEST) $(SLOW)
 
@@ -69,7 +69,7 @@ coverage: .envs/$$(DEFAULT)/ready ## the lines and branches of src/logax that bo
 	.envs/$(DEFAULT)/bin/coverage combine --quiet
 	.envs/$(DEFAULT)/bin/coverage report
 
-matrix: matrix-interpreters $(MATRIX:%=suite-%) ## what depends on JAX, on every supported JAX
+matrix: matrix-interpreters $(MATRIX:%=suite-%) ## the tests that depend on JAX, on every supported version
 	@cat $(MATRIX:%=.envs/%/verdict); ! grep -q FAILED $(MATRIX:%=.envs/%/verdict)
 
 matrix-interpreters:

@@ -109,7 +109,7 @@ def unused_scan() -> tuple[Side, Side]:
 class Joining:
     """`concat` of the logdicts of a Python loop, each of three keys and one record.
 
-    They are new each time: JAX keeps the numbers of an array that was fetched once.
+    They are new each time, because JAX caches the numbers of an array that was fetched.
     """
 
     def __init__(self) -> None:

@@ -58,7 +58,7 @@ class Stream:
 
 
 class Delivered(Stream):
-    """The same call, timed until the callback has had all of its records."""
+    """A tapped call, timed until the callback has all of its records."""
 
     def seconds(self, number: int) -> float:
         start = time.perf_counter()
@@ -216,7 +216,7 @@ def _batched() -> Any:
 
 
 def _without_lanes(scalars: int, buffer: int) -> tuple[Side, Side]:
-    """A function that nobody maps, with a record for each lane and with one for all of them."""
+    """A tapped function outside of `vmap`, with both settings of `lanes`."""
     x, function = jnp.float32(1), loop(log_scalars(scalars))
     split = _tapped(function, x, buffer, timed=Delivered)
     return split, _tapped(function, x, buffer, lanes="batch", timed=Delivered)

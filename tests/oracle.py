@@ -190,7 +190,7 @@ def _stack(
 def moved_out_of_loops() -> Iterator[set[str]]:
     """Collect the keys of logs that JAX moved out of a loop, as the harvest warns.
 
-    Of these alone the number of records may be another one. Other warnings are errors.
+    Only for these keys may the number of records differ. Other warnings are errors.
     """
     keys: set[str] = set()
     with warnings.catch_warnings(record=True) as caught:

@@ -60,10 +60,10 @@ def compiled_quickly() -> Iterator[None]:
 
 
 def on_random_programs(fast: int, slow: int, **strategies: Any) -> Callable[[Any], Any]:
-    """Run a check on so many draws, and in the slow suite on so many others.
+    """Run a check on `fast` draws, and in the slow suite on `slow` others.
 
-    They come in tests of at most `PER_TEST` draws, which can run in parallel. A failing program is
-    not made smaller, which takes hundreds of compilations.
+    Each test has at most `PER_TEST` draws, so that tests can run in parallel. Hypothesis does not
+    shrink a failing program, which would take hundreds of compilations.
     """
     portions = [(examples, False) for examples in _portions(fast)]
     portions += [(examples, True) for examples in _portions(slow)]

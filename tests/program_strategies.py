@@ -233,7 +233,7 @@ class _Author:
 
     @contextlib.contextmanager
     def differentiating(self, way: str) -> Iterator[None]:
-        """With what can be differentiated this way only."""
+        """Draw only statements that can be differentiated this way."""
         # Forward mode knows no `custom_vjp`, and `jacrev` runs its backward rule under `vmap`; JAX
         # drops a `shard_map` whose results nobody needs.
         without = ["Derivative", "Shards"]

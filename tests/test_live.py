@@ -429,7 +429,7 @@ def test_a_block_is_left_in_the_thread_that_opened_it() -> None:
 
 
 def assert_free(function: Any) -> None:
-    """Raise unless a log in this thread is nothing."""
+    """Raise unless a log in this thread adds nothing to a program."""
     assert "callback" not in function.lower(1.0).as_text()
     assert "callback" not in str(jax.make_jaxpr(count)(1.0))
 

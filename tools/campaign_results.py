@@ -1,6 +1,6 @@
-"""A plugin of pytest's for `make campaigns`: write what each campaign did and found to a file.
+"""A pytest plugin for `make campaigns`: write what each campaign did and found to a file.
 
-A campaign says what it counts, kills or flipped bits, by pytest's `record_property`. The file is
+A campaign reports its counts, such as kills, with pytest's `record_property`. The file is
 `benchmarks/results/DATE-campaigns-jax-VERSION.json`.
 """
 
@@ -20,7 +20,7 @@ _campaigns: list[dict[str, Any]] = []
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Called by pytest, of workers in the process that controls them."""
+    """Keep a report. With workers, pytest calls this in the process that controls them."""
     if report.when == "call" or report.outcome == "failed":
         _campaigns.append(
             {
@@ -39,7 +39,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def write_results(folder: Path, campaigns: list[dict[str, Any]]) -> Path:
-    """Write campaigns with the versions that they ran with, and return the file."""
+    """Write campaigns and the versions that they ran with, and return the file."""
     now = dt.datetime.now(dt.UTC).replace(microsecond=0)
     versions = {name: importlib.metadata.version(name) for name in ("jax", "jaxlib", "numpy")}
     found: dict[str, Any] = {

@@ -25,12 +25,12 @@ def as_names(option: str, names: Any, what: str = "") -> tuple[str, ...] | None:
 
 
 def warn_of_misspelling(what: str, names: Iterable[str], options: tuple[str, ...]) -> None:
-    """Warn where a name that a user chose freely looks like an option that was misspelt.
+    """Warn of names that a user chose freely and that look like misspelt options.
 
     Args:
-      what: The call that got it, for the warning.
-      names: Names that mean something else than an option.
-      options: Options that the call takes, or a call like it.
+      what: Call that got the names, for the warning.
+      names: Names of steps or fields.
+      options: Options of that call, or of a similar one.
     """
     for name in names:
         option = _misspelt(name, options)
@@ -43,7 +43,7 @@ def warn_of_misspelling(what: str, names: Iterable[str], options: tuple[str, ...
 
 @functools.lru_cache(maxsize=1024)
 def _misspelt(name: str, options: tuple[str, ...]) -> str | None:
-    """The option that is one edit away: a letter more, less or changed, or two swapped."""
+    """Return the option that is one edit away: a letter more, less or changed, or two swapped."""
     return next((option for option in options if _is_one_edit(name, option)), None)
 
 

@@ -266,9 +266,9 @@ def make_varying(tree: Tree, axes: frozenset[str]) -> Tree:
 
 
 def may_transfer_implicitly() -> bool:
-    """Whether no transfer guard forbids to hand NumPy arrays to a program.
+    """Return whether NumPy arrays may be passed to a program: no transfer guard forbids it.
 
-    Settings are attributes of `jax.config`, of which its type says nothing.
+    Settings are attributes of `jax.config` that its type does not declare.
     """
     return jax.config.jax_transfer_guard_host_to_device in (None, "allow")
 
@@ -345,20 +345,20 @@ def register_partial_eval(
 ) -> None:
     """Make a primitive run as often under differentiation as without it.
 
-    To differentiate, JAX splits a program into what is known at once and the rest. Some of its
-    rules for that change how often an effect happens, and are wrapped here. Nothing changes for
+    To differentiate, JAX splits a program into a known part, which runs at once, and the rest. Some
+    of its rules for that change how often an effect happens; this wraps them. Nothing changes for
     programs without the primitive. Private on every version.
 
     | JAX | with the primitive inside |
     | --- | --- |
-    | moves out of a `scan` what does not vary in it | the primitive counts as varying |
-    | forgets, there, effects in a `cond`, `while` or `checkpoint` | all of it stays in the loop |
+    | moves work that does not vary out of a `scan` | the primitive counts as varying |
+    | drops effects of a `cond`, `while` or `checkpoint` that it moves | none of it moves |
     | runs a whole `while` again for the rest | the second run is without the primitive |
 
     Args:
       primitive: An effectful primitive without results.
-      holds: Whether a jaxpr has an equation of the primitive, however deep.
-      silenced: Returns the same program without them.
+      holds: Returns whether a jaxpr has an equation of the primitive, at any depth.
+      silenced: Returns the same program without such equations.
     """
 
     def rule(trace: Any, *tracers: Any, **params: Any) -> Any:
@@ -388,7 +388,7 @@ def _keep_in_loop(construct: Any, rule: Any, concerns: Callable[[dict[str, Any]]
 
 
 def _split_while(rule: Any, concerns: Callable[[dict[str, Any]], bool], silenced: Any) -> Any:
-    """The rule of `while`: a loop of what is known runs, and another one of all is staged."""
+    """Wrap the rule of `while`, which runs a loop of the known part and stages the whole loop."""
 
     def wrapped(trace: Any, *tracers: Any, **params: Any) -> Any:
         before = len(trace.effect_handles)
@@ -411,7 +411,7 @@ def _split_while(rule: Any, concerns: Callable[[dict[str, Any]], bool], silenced
 def _split_checkpointed_while(
     rule: Any, concerns: Callable[[dict[str, Any]], bool], silenced: Any
 ) -> Any:
-    """The rule of a `while` in a `checkpoint`: as above, equations in place of tracers."""
+    """Wrap the rule of a `while` in a `checkpoint`: the same with equations, not tracers."""
 
     def wrapped(saveable: Any, unknown: Any, instantiated: Any, equation: Equation) -> Any:
         if not concerns(equation.params):
@@ -428,7 +428,7 @@ def _split_checkpointed_while(
 
 
 def _silent_while(params: dict[str, Any], silenced: Any) -> dict[str, Any]:
-    """Parameters and effects of a `while` without a primitive."""
+    """Return the parameters and effects of a `while` without the primitive."""
     jaxprs = {name: silenced(params[name]) for name in ("cond_jaxpr", "body_jaxpr")}
     effects = frozenset().union(*(parts(jaxpr)[0].effects for jaxpr in jaxprs.values()))
     return {"params": params | jaxprs, "effects": effects}
@@ -446,7 +446,7 @@ def _stage(trace: Any, primitive: Any, tracers: Sequence[Any], params: dict[str,
 
 
 def is_hoisting() -> bool:
-    """Whether JAX is moving work out of a `scan` that does not vary in it.
+    """Return whether JAX is moving work that does not vary out of a `scan`.
 
     JAX keeps no flag for it, so this looks for its functions on the stack.
     """
@@ -454,10 +454,10 @@ def is_hoisting() -> bool:
 
 
 def is_hoisted() -> bool:
-    """Whether what is bound here is inside a function that JAX moves out of a `scan` as a whole.
+    """Return whether a primitive bound here is in a function that JAX moves out of a `scan`.
 
-    It does so with functions that have derivative rules of their own, if nothing that they are
-    given varies in the loop.
+    JAX moves functions with custom derivative rules as a whole, if none of their arguments varies
+    in the loop.
     """
     codes = _codes_on_stack()
     return (
@@ -468,7 +468,7 @@ def is_hoisted() -> bool:
 
 
 def _codes_on_stack() -> Iterator[types.CodeType]:
-    """The code of the functions that are running, innermost first."""
+    """Yield the code objects of the running functions, innermost first."""
     frame: Any = sys._getframe()
     while frame is not None:
         yield frame.f_code

@@ -1,4 +1,4 @@
-"""The config of a run as plain values: what users give in many forms, loggers get in one.
+"""Validate the name of a run, and convert its config to plain values.
 
 | given | kept as |
 | --- | --- |
@@ -6,7 +6,8 @@
 | a list, a tuple | the same |
 | a member of an enumeration | its name; of one whose members are strings or numbers, the value |
 | a path | a string |
-| an array, a NumPy scalar | the same; what has `__array__`, as an array |
+| an array, a NumPy scalar | the same |
+| an object with `__array__` or `__jax_array__` | an array |
 | a string, a number, a boolean, bytes, None | the same |
 """
 
@@ -36,7 +37,7 @@ def plain_config(what: str, config: Any) -> dict[str, Any]:
       config: A mapping or a dataclass; None is an empty one.
 
     Raises:
-      TypeError: `config` is neither, or holds something else than the table above says.
+      TypeError: `config` is neither, or holds a value that is not in the table above.
       ValueError: It is nested too deep, or two keys of one mapping are the same as strings.
     """
     if config is None:
@@ -48,6 +49,19 @@ def plain_config(what: str, config: Any) -> dict[str, Any]:
             'Write `config={"rate": 0.1}`, or `config=vars(args)`.'
         )
     return _Converter(what).dictionary(config, pairs, ())
+
+
+def validate_name(what: str, name: Any) -> str | None:
+    """Return the name of a run, or None.
+
+    Raises:
+      TypeError: `name` is not a string.
+    """
+    if name is None or isinstance(name, str):
+        return name
+    is_array = isinstance(name, (jax.Array, np.ndarray))
+    advice = f" Write `{what}(key=...)`." if is_array and what.endswith(".run") else ""
+    raise TypeError(f"`{what}` takes a `name` that is a string, and got {received(name)}.{advice}")
 
 
 class _Converter:
@@ -109,7 +123,7 @@ class _Converter:
 
 
 def _pairs_of(value: Any) -> Iterable[tuple[Any, Any]] | None:
-    """Return the keys and values of a mapping, a dataclass or a named tuple; None of others."""
+    """Return the keys and values of a mapping, a dataclass or a named tuple, otherwise None."""
     if isinstance(value, type):
         return None
     if isinstance(value, Mapping):
@@ -119,8 +133,8 @@ def _pairs_of(value: Any) -> Iterable[tuple[Any, Any]] | None:
         return [(name, getattr(value, name)) for name in names]
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return zip(value._fields, value, strict=True)
-    if hasattr(type(value), "keys") and hasattr(value, "__getitem__"):  # as `dict(value)` takes it
-        return [(key, value[key]) for key in value.keys()]  # noqa: SIM118 - no mapping by its type
+    if hasattr(type(value), "keys") and hasattr(value, "__getitem__"):  # `dict(value)` takes it too
+        return [(key, value[key]) for key in value.keys()]  # noqa: SIM118 - not a `Mapping`
     return None
 
 

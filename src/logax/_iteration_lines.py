@@ -81,7 +81,7 @@ class Line:
             )
 
     def check_count(self, name: str, kind: Kind) -> None:
-        """Raise unless this is a number of iterations: solvers also count in floats."""
+        """Raise unless this is a number of iterations, which may be a float."""
         if not jnp.issubdtype(kind[0], jnp.floating) or kind[1] != ():
             self.check_whole(name, kind, or_boolean=False)
 
@@ -225,18 +225,18 @@ def reasons_of(reason: str | Sequence[str], code: Any) -> tuple[str, ...]:
 
 def _is_tenth(iteration: Any) -> Any:
     if isinstance(iteration, (np.ndarray, np.generic)):
-        iteration = float(iteration)  # NumPy warns of what is left of infinity
+        iteration = float(iteration)  # NumPy warns where it divides infinity
     return iteration % 10 == 0
 
 
 def _count(x: Any) -> str:
-    """A number of iterations as a line shows it."""
+    """Format a number of iterations."""
     number = float(x)
     return str(int(x)) if number.is_integer() else f"{number:g}"
 
 
 def _numbers(values: Mapping[str, Any], names: Mapping[str, str]) -> list[str]:
-    """The parts of a line that show numbers, by the name of the value and that in the line."""
+    """Format those values that are given; `names` maps each to its name in the line."""
     return [f"{shown}={float(values[name]):.6e}" for name, shown in names.items() if name in values]
 
 

@@ -67,8 +67,8 @@ def log(
       tags: One or more words by which a harvest can choose this log.
       explicit: Appear only in a harvest that chooses by name or tag.
       prefix: Put literally in front of every key.
-      **steps: Named counters, each a scalar: `step=i, episode=e`. A name that is one letter away
-        from an option is taken as a step, with a warning.
+      **steps: Named counters, each a scalar: `step=i, episode=e`. A name one letter away from an
+        option is a step too, with a warning.
 
     Raises:
       TypeError: A value is no array, a key no non-empty string, a step no scalar.
@@ -134,10 +134,10 @@ Bind = Callable[..., Any]
 
 
 class _Bindings(threading.local):
-    """What binds the logs of this thread: the last of its layers, or nothing.
+    """The layers that bind the logs of this thread; the last one counts.
 
-    The context follows from the layers and from no value that was saved on entry, so those of
-    blocks may end in any order. A harvest ends its own and all that began inside it.
+    The context is computed from the layers and not restored from a value saved on entry, so blocks
+    may end in any order. A harvest removes its own layer and all that began inside of it.
     """
 
     def __init__(self) -> None:
@@ -177,11 +177,11 @@ def _bound_by(bind: Bind | None) -> Iterator[None]:
 
 
 def begin_block(bind: Bind) -> Callable[[], None]:
-    """Bind every `log` of this thread by a function, until the returned function is called.
+    """Bind every `log` of this thread by `bind`, until the returned function is called.
 
-    Blocks overlap in any order. The function must be the same each time. It gets the operands,
-    their `spec`, and `due`: None, or whether the log counts where it stands in a `cond` that `vmap`
-    may turn into both of its branches.
+    Blocks may overlap in any order. `bind` must be the same function each time. It gets the
+    operands, their `spec`, and `due`: None, or whether the log counts, for a log inside a `cond` of
+    which `vmap` may run both branches.
     """
     layers = _bindings.layers
     if not layers or layers[-1].bind is not bind:

@@ -174,7 +174,7 @@ class logdict(Table):
     # New logdicts from old.
 
     def __add__(self, later: logdict) -> logdict:
-        """These records, then those, key by key. A key that only one has stays as it is.
+        """Join the records of each key, these first. A key that only one has stays as it is.
 
         To join many logdicts, collect them in a list for `logax.concat`.
 
@@ -186,7 +186,7 @@ class logdict(Table):
         return _joined([self, later], "`logdict + logdict`", lambda *_: "")
 
     def __radd__(self, start: int) -> logdict:
-        """`0 + logs` is `logs`, so that `sum` joins logdicts."""
+        """Return a copy for `0 + logs`, with which `sum` begins."""
         return self.copy() if isinstance(start, int) and start == 0 else NotImplemented
 
     def __or__(self, other: Mapping[str, Tree]) -> logdict:  # type: ignore[override]
@@ -233,7 +233,7 @@ class logdict(Table):
         return self._like(records)
 
     def filter(self, argnames: str | Iterable[str] | Callable[[str, Tree], Any]) -> logdict:
-        """Keep what has one of these names, or what a predicate chooses.
+        """Keep keys and leaves that match a name or pattern, or keys that a predicate chooses.
 
         Args:
           argnames: Names or glob patterns, or a function of a key and its value. A pattern that
@@ -319,7 +319,7 @@ class logdict(Table):
 
 
 def concat(logdicts: Iterable[logdict]) -> logdict:
-    """Join many logdicts, one after the other: `a + b + c`, in time linear in their records.
+    """Join many logdicts in order, as `a + b + c` does, in time linear in their records.
 
     Outside of compiled functions this waits for the arrays, joins them on the host without
     compiling, and puts the result where the first of them was: on its device, with its sharding. Of
@@ -331,7 +331,7 @@ def concat(logdicts: Iterable[logdict]) -> logdict:
         is an empty logdict.
 
     Raises:
-      TypeError: something else is among them.
+      TypeError: one of them is not a logdict.
       ValueError: the records of a key do not fit together.
     """
     if isinstance(logdicts, Mapping) or not isinstance(logdicts, Iterable):
@@ -350,7 +350,7 @@ def concat(logdicts: Iterable[logdict]) -> logdict:
 
 
 def _joined(parts: list[logdict], what: str, which: Callable[[int, int], str]) -> logdict:
-    """All records, key by key."""
+    """Join logdicts key by key. `which` describes two of them, by number, for errors."""
     found: dict[str, dict[int, Records]] = {}
     for number, part in enumerate(parts):
         for key, column in part._records().items():

@@ -152,7 +152,7 @@ def is_jax_array(x: Any) -> TypeGuard[jax.Array]:
 
 
 def _as_integer(x: Any) -> Any:
-    """Return a whole float of Python or NumPy as an int, and anything else as it is."""
+    """Convert a whole float of Python or NumPy to an int; return anything else unchanged."""
     if not isinstance(x, (float, np.ndarray, np.generic)) or np.shape(x) != ():
         return x
     is_float = jnp.issubdtype(np.asarray(x).dtype, jnp.floating)

@@ -6,7 +6,7 @@ What a destination cannot hold by its nature stands here, and in its reader, and
 | --- | --- |
 | CSV | a table of records: no name, no status, no config, no group, no run without records |
 | callback | called with records: not with the end of a run, nor for a run without records |
-| TensorBoard | lists of a config are hyperparameters by element |
+| TensorBoard | the elements of a list in a config are hyperparameters of their own |
 | MLflow | infinities are the greatest floats; of a name of a megabyte the hash is kept |
 | Trackio | no status, no run without records; a step of another name is a number too |
 """

@@ -209,7 +209,7 @@ def test_images_are_read_back_pixel_by_pixel(tmp_path, pixels, expected):
         np.testing.assert_array_equal(np.asarray(image), expected)
 
 
-def test_what_init_was_given_is_there_as_hyperparameters_and_as_text(tmp_path):
+def test_the_config_is_there_as_hyperparameters_and_as_text(tmp_path):
     config = {
         "rate": 0.1, "layers": [64, 32], "opt": {"name": "adam|w", "nesterov": True}, "none": None,
         "seed": np.int32(3), "scale": np.float32(0.5), "x": np.zeros(100), "big": 10**400,

@@ -443,7 +443,7 @@ def damage(data: bytearray, chance: random.Random) -> None:
 def check_fuzz(
     original: Path, unfinished: Path, folder: Path, times: int, seed: int
 ) -> dict[str, int]:
-    """Damage files, and count what reading them came to."""
+    """Damage files, read them, and count the outcomes."""
     total: collections.Counter[str] = collections.Counter()
     warnings.simplefilter("ignore")  # of keys that look as if they had changed
     with_log = [each for each in unfinished.parent.iterdir() if not each.name.endswith("-shm")]

@@ -495,7 +495,7 @@ COUNTS: list[int] = []
 
 @functools.cache
 def count_openings() -> None:
-    """Have Python count what it opens, where there is a count to add to; once and for all."""
+    """Install a hook that counts what Python opens. A hook cannot be removed."""
 
     def note(event: str, _: Any) -> None:
         if COUNTS and event in ("open", "os.scandir", "sqlite3.connect"):
@@ -505,7 +505,7 @@ def count_openings() -> None:
 
 
 def openings(function: Callable[[], Any]) -> int:
-    """How often a function opens a file, a folder or a database."""
+    """Count how often a function opens a file, a folder or a database."""
     count_openings()
     COUNTS.append(0)
     function()

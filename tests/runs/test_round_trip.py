@@ -271,7 +271,7 @@ def test_keys_are_data_whatever_they_are(tmp_path: Path) -> None:
     assert len(repr(run)) < 3000
 
 
-def test_names_and_info_of_runs_are_data_too(tmp_path: Path) -> None:
+def test_names_and_configs_of_runs_are_data_too(tmp_path: Path) -> None:
     config = {
         "\ud800": "\0",
         "array": np.arange(6, dtype=np.int16).reshape(2, 3),
@@ -316,7 +316,7 @@ def test_names_and_info_of_runs_are_data_too(tmp_path: Path) -> None:
     )
 
 
-def test_info_that_is_nested_without_end_is_cut(tmp_path: Path) -> None:
+def test_a_config_that_is_nested_without_end_is_cut(tmp_path: Path) -> None:
     endless: list[Any] = []
     endless.append(endless)
     portion = one({"x": np.zeros(1)}, RunInfo("id", "name", {"endless": endless}))

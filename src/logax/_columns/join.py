@@ -1,8 +1,8 @@
-"""The records of one key in several logdicts, one after the other: `a + b` and `concat`.
+"""Join the records of one key in several logdicts, in order: `a + b` and `concat`.
 
-Arrays whose numbers can be seen are joined by NumPy on the host, because JAX compiles a program for
-each new length, and then go back to where the first of them was. Everything else is joined by JAX:
-tracers, arrays that span processes, and arrays whose record axis is split over devices.
+NumPy joins arrays whose numbers can be seen on the host, because JAX compiles a program for each
+new length; the result goes back to where the first of them was. JAX joins everything else: tracers,
+arrays that span processes, and arrays whose record axis is split over devices.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Join = Callable[[Sequence[Array]], Array]
 
 
 def joined(parts: Sequence[Records], share: Share) -> Records:
-    """The records of the first part, then those of the next, and so on. The parts fit together.
+    """Join the records of several parts, in order. `check_fit` has accepted the parts.
 
     The count of the result is the number of rows it holds. Padding goes to the end, and where the
     counts can be seen it is cut off.
@@ -47,7 +47,7 @@ def joined(parts: Sequence[Records], share: Share) -> Records:
         once(share, ("host", *map(id, x)), functools.partial(_can_join_on_host, x, first.axis))
         for x in (*leaves, *columns.values(), counts)
     )
-    # Keys that share a column or a count share what becomes of it.
+    # Keys that share a column or a count share the joined one.
     identity = (on_host, *lengths, *map(id, counts))
     total = None
     if any(count is not None for count in counts):
@@ -76,7 +76,11 @@ def joined(parts: Sequence[Records], share: Share) -> Records:
 
 
 class MisfitError(ValueError):
-    """Records that cannot be joined: why, and in which two parts they are."""
+    """Raised for records that cannot be joined.
+
+    Attributes:
+      parts: Numbers of the two parts that do not fit together.
+    """
 
     def __init__(self, why: str, one: int, other: int) -> None:
         super().__init__(why)
@@ -84,7 +88,7 @@ class MisfitError(ValueError):
 
 
 def check_fit(parts: Mapping[int, Records]) -> None:
-    """Raise a `MisfitError` unless all parts, by number, can be joined to the first."""
+    """Raise a `MisfitError` unless all parts can be joined. They are given by number."""
     (first, model), *others = parts.items()
     axis, expected = model.axis, _signature(model)
     steps = {name: (_type(x, axis), first) for name, x in model.steps.items()}
@@ -99,14 +103,14 @@ def check_fit(parts: Mapping[int, Records]) -> None:
 
 
 def _signature(records: Records) -> tuple[Any, ...]:
-    """Equal for records that can be joined, but for their steps."""
+    """Return a value that is equal for records that can be joined, apart from their steps."""
     leaves, structure = records.flat
     types = [_type(x, records.axis) for x in leaves]
     return types, records.lanes, bool(leaves) or records.length is None, str(structure)
 
 
 def _type(x: Array, axis: int) -> tuple[Any, Any]:
-    """The dtype and the shape of one record."""
+    """Return the dtype and the shape of one record."""
     return x.dtype, x.shape[axis + 1 :]
 
 
@@ -135,7 +139,7 @@ def _contrast(what: str, one: tuple[Any, Any], two: tuple[Any, Any]) -> str:
 
 
 def _total(parts: Sequence[Records], on_host: bool) -> Array:
-    """The number of real rows of all parts, for each lane."""
+    """Count the real rows of all parts, for each lane."""
     if not on_host:
         return functools.reduce(operator.add, [part.real() for part in parts])
     real = np.stack([part.real_on_host() for part in parts])
@@ -155,7 +159,7 @@ def _can_join_on_host(column: Sequence[Array | None], axis: int) -> bool:
         and is_concrete(first)
         and _can_grow(first, axis)
         and all(
-            # Most often they have one sharding, which is faster to see.
+            # Usually all share one sharding, and this check is cheaper than `is_concrete`.
             (type(x) is type(first) and x.sharding is first.sharding and not x.is_deleted())
             or is_concrete(x)
             for x in on_devices
@@ -174,7 +178,7 @@ def _can_grow(x: Array, axis: int) -> bool:
         is_named = isinstance(sharding, jax.sharding.NamedSharding)
         if not (is_named and sharding.shard_shape(x.shape)[axis] == x.shape[axis]):
             return False
-    # An array of 64 bits may come from where `jax_enable_x64` was set.
+    # `device_put` narrows 64-bit arrays outside of `jax_enable_x64`.
     return is_key_array(x) or bool(jax.dtypes.canonicalize_dtype(x.dtype) == x.dtype)
 
 
@@ -191,7 +195,7 @@ def _host_join(parts: Sequence[Records], total: Array | None) -> Join:
     def join(arrays: Sequence[Array]) -> Array:
         padded = np.concatenate(_fetched(arrays), axis)
         rows = np.zeros((*kept.shape, *padded.shape[axis + 1 :]), padded.dtype)
-        # Masks go through lanes and then rows in order, on both sides.
+        # Both masks select row by row within each lane, so the rows stay in order.
         rows[kept] = padded[real]
         return _put_back(rows, arrays)
 
@@ -215,7 +219,7 @@ def _first_on_device(arrays: Sequence[Array | None]) -> Array | None:
 
 
 def _put_back(x: Any, arrays: Sequence[Any]) -> Array:
-    """A NumPy array, on the devices of the first of these that is on one."""
+    """Put a NumPy array where the first of `arrays` on a device is; without one, return it."""
     like = _first_on_device(arrays)
     if like is None:
         return x
@@ -245,7 +249,7 @@ def _device_join(parts: Sequence[Records], total: Array | None) -> Join:
 
 
 def _index_without_gaps(parts: Sequence[Records]) -> Array | None:
-    """Where each row comes from, so that all padding goes to the end. None: from where it is."""
+    """Return the source of each row, such that padding comes last; None if no row moves."""
     rows = sum(part.length or 0 for part in parts)
     real = [part.real() for part in parts]
     xp = module_of(*real)

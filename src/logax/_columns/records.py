@@ -114,7 +114,7 @@ class Records:
         return count if length is None else module_of(count).minimum(count, length)
 
     def real_on_host(self) -> Any:
-        """The same as a NumPy array, without JAX. Needs to see the count."""
+        """Return `real()` as a NumPy array, computed without JAX. Needs to see the count."""
         count = None if self.count is None else np.asarray(self.count)
         return np.asarray(dataclasses.replace(self, count=count).real())
 

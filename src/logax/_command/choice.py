@@ -18,7 +18,7 @@ from logax._runs.runs import Runs
 
 
 def opened(path: str) -> Runs:
-    """The runs of a folder or file, as they are now: later calls do not look at files again."""
+    """Load the runs of a folder or file. Their ends are not looked up again before a `refresh`."""
     if not os.path.lexists(path):
         raise CommandError(
             f"there is no folder {path}. Give the one that was given to `SaveLogger`: "

@@ -85,7 +85,7 @@ def _row_of(configs: Sequence[Mapping[str, Any]], name: str) -> list[Any]:
 
 
 def _differing(configs: Sequence[Mapping[str, Any]]) -> tuple[list[str], int]:
-    """The names whose values differ, and how many do not."""
+    """Return the names whose values differ, and the number of names whose values do not."""
     names = dict.fromkeys(name for config in configs for name in config)
     texts = {
         name: {json.dumps(as_json(config[name])) if name in config else None for config in configs}

@@ -1,9 +1,9 @@
 """How runs that are compared stand: side by side, or one below the other.
 
-Side by side each run has its columns, and what differs between their configs is a table below.
-Where the terminal is too narrow for that, each run has a row: what differs first, then the last and
-the least value of each key; the least ones go first where there is no room, then the columns at the
-end, and it is said how many.
+Side by side, each run has its columns, and a table below shows where the configs differ. In a
+narrower terminal each run has a row: the differences first, then the last value and the minimum of
+each key. Where that does not fit either, the minima are left out, then columns at the end, and a
+line says how many.
 """
 
 from __future__ import annotations

@@ -35,8 +35,8 @@ def ask(
       answer: Called on the host with how many lanes there are at each level of `vmap` and the
         arrays, each with all lanes as one axis in front. Gives one number for each of the lanes.
       operands: The arrays. Lanes are those that one of them varies over.
-      prepare: Called with the lanes in the thread of the user, before the program is compiled or,
-        outside of one, before the answer. It may raise.
+      prepare: Called with the lanes in the user's thread: before the program is compiled, or
+        without a program, before `answer`. It may raise.
     """
     operands = [_compat.replicated(jnp.asarray(x)) for x in operands]  # the host wants them whole
     none = ((),) * len(operands)

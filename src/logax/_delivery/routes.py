@@ -126,7 +126,7 @@ def _split(batch: Batch) -> Iterator[_One]:
 
 
 def _whole(batch: Batch) -> Iterator[_One]:
-    """Each record with all its lanes, of which there are some, in front of every value and step."""
+    """Yield each record of a batch with lanes, with all lanes in front of every value and step."""
     number = int(np.prod(batch.lanes))
     together = [(site, row, None) for site, row, lane in batch.order if lane < 0]
     for site, row, real in together or _side_by_side(batch.order, number):

@@ -56,7 +56,7 @@ class Troubles:
     def tell(self, who: Any = None) -> None:
         """Raise or warn of what was kept, of one culprit or of all, and of what was dropped.
 
-        Errors to warn of are never raised, even where warnings are errors.
+        An error that is only to be warned of is never raised, even where warnings are errors.
         """
         if not (self._errors or self._dropped or self._warnings):
             return

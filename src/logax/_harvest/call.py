@@ -205,10 +205,10 @@ def _numbered(program: Any, ticket: Ticket, leaves: Sequence[Any]) -> Any:
 
 
 def _operand(number: int, leaves: Sequence[Any]) -> Any:
-    """The number of a call as an operand of a program that takes these leaves too.
+    """Return the number of a call as an operand of the program, next to its other leaves.
 
-    As a number of NumPy's it costs least. JAX moves that to the device by itself, which a transfer
-    guard forbids; then it is put where the leaves are.
+    A NumPy number is cheapest, but JAX moves it to the device implicitly. Where a transfer guard
+    forbids that, `device_put` puts it on the devices of the leaves.
     """
     if _compat.may_transfer_implicitly():
         return np.uint32(number)

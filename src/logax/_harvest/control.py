@@ -139,9 +139,10 @@ def _run_while(equation: Equation, args: Sequence[Array], frame: Frame) -> Seque
     cond_consts, body_consts = args[:for_cond], args[for_cond : for_cond + for_body]
 
     def goes_on(child: Frame, carry: Sequence[Array]) -> tuple[Array, Array | None, Array | None]:
-        """Whether there is another iteration; if that is not all, whether a real one; and for whom.
+        """Return whether the loop goes on, whether the next iteration is real, and in which lanes.
 
-        The last are the lanes of a loop that JAX batched inside of the harvest.
+        The second is None where it equals the first. The third is None unless JAX batched the loop
+        inside of the harvest.
         """
         (again,) = walk(child, params["cond_jaxpr"], [*cond_consts, *carry])
         alone = child.decided_alone(again)
@@ -255,10 +256,10 @@ def _run_cond(equation: Equation, args: Sequence[Array], frame: Frame) -> Sequen
 
 
 def _branch_alone(equation: Equation, index: Array, frame: Frame) -> Array | None:
-    """The branch that this lane alone would take, where a library decides for all lanes at once.
+    """Return the branch that this lane would take alone, if a library decided for all lanes.
 
-    Without logs there, the lane has no records. Where several branches log, it would have others
-    than can be had: then it has those of the branch that runs.
+    None unless exactly one branch logs. If several do, the branch that the lane would take may not
+    have run, so the lane gets the records of the branch that did.
     """
     logging = sum(map(frame.harvest.concerns_jaxpr, equation.params["branches"]))
     return frame.decided_alone(index) if logging == 1 else None

@@ -1,7 +1,7 @@
-"""Logs in programs that JAX differentiates: each runs as often as in the program itself.
+"""Make a log run as often in a program that JAX differentiates as in the program itself.
 
-A harvest around `grad` walks what JAX has made of the program. Where its rules for splitting a
-program would lose, add or repeat logs, `_compat.register_partial_eval` has others.
+A harvest around `grad` walks the program that JAX has made of the function. Where JAX's rules for
+splitting a program would lose, add or repeat logs, `_compat.register_partial_eval` wraps them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Single equations of a jaxpr: run one again, list its variables."""
+"""Run a single equation of a jaxpr, and read its variables."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from logax._compat import Array, Equation
 
 
 def evaluated(equation: Equation, args: Sequence[Array]) -> list[Array]:
-    """Run one equation as it is, custom rules included, on other values for its operands."""
+    """Run one equation unchanged, custom rules included, with other values for its operands."""
     jaxpr, variables = _compat.single_equation(equation)
     values = {id(v): x for v, x in zip(equation.invars, args, strict=True)}
     return jax.core.eval_jaxpr(jaxpr, (), *[values[id(v)] for v in variables])
 
 
 def read(atom: Any, env: dict[Any, Array]) -> Array:
-    """The value of a variable or of a literal."""
+    """Return the value of a variable or a literal."""
     return atom.val if isinstance(atom, jex.Literal) else env[atom]
 
 
 def variables(atoms: Iterable[Any]) -> dict[Any, None]:
-    """The variables among some atoms, each once, in order."""
+    """Return the variables among some atoms, each once, in order."""
     return dict.fromkeys(atom for atom in atoms if not isinstance(atom, jex.Literal))

@@ -198,8 +198,8 @@ class Frame:
       emits: Whether records may leave the program here.
       shards: How many shards there are at each level of `shard_map` around this part.
       blocks: The records so far of groups without a store here.
-      decisions: Values that a library reduced over lanes, by their ids, and what each is of this
-        lane alone (see `unvmap`).
+      decisions: By id, each value that a library reduced over lanes, with the value that this lane
+        would have alone (see `unvmap`).
     """
 
     harvest: Harvest
@@ -231,16 +231,16 @@ class Frame:
         return self.valid, self.given
 
     def add_decision(self, value: Array, alone: Array) -> None:
-        """Keep what a value, reduced over lanes, is of this lane alone."""
+        """Keep, for a value that was reduced over lanes, the value of this lane alone."""
         self.decisions[id(value)] = (value, alone)
 
     def decided_alone(self, value: Array) -> Array | None:
-        """What a value is of this lane alone; None where it was not reduced over lanes."""
+        """Return the value of this lane alone; None if `value` was not reduced over lanes."""
         return self.decisions.get(id(value), (None, None))[1]
 
-    def real(self, alone: Array) -> Array:
-        """Whether what happens if `alone` holds really happens, here in this part."""
-        return alone if self.valid is None else alone & self.valid
+    def real(self, condition: Array) -> Array:
+        """Return `condition`, but False where this part of the program does not really run."""
+        return condition if self.valid is None else condition & self.valid
 
     def takes(self, key: str) -> bool:
         """Whether records of this key are taken here."""

@@ -42,10 +42,10 @@ class live:  # noqa: N801 - used like a function
     drivers of libraries. Leaving the block waits for all records of programs that were started in
     it, unless an interrupt leaves it. The block belongs to the thread that opened it, which must
     close it. Blocks may overlap in any order, as those of asyncio tasks and generators do: each
-    gets every record of the thread while it is open. The programs are those of JAX as they are: a
-    part that runs twice, as in `checkpoint` under `grad`, logs twice, and a `cond` whose predicate
-    is batched shows both branches. Where that matters, or where records should wait in a buffer,
-    wrap the function with `tap`.
+    gets every record of the thread while it is open. JAX's programs run unchanged: a part that runs
+    twice, as in `checkpoint` under `grad`, logs twice, and a `cond` whose predicate is batched
+    shows both branches. Where that matters, or where records should wait in a buffer, wrap the
+    function with `tap`.
 
     Args:
       *callbacks: Each gets one `record` at a time. Without any, records are printed. A logger of

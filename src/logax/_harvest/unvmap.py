@@ -1,13 +1,13 @@
-"""Undo reductions over lanes: find what a lane alone would decide where a library asks all lanes.
+"""Undo reductions over lanes: compute what one lane would decide, where a library asks them all.
 
 The loops of equinox, and so those of diffrax and optimistix, go on while any lane does: they reduce
-their predicate over the lanes of every `vmap` (`unvmap_any`) and put the results of finished lanes
-aside. The harvest walks the program before `vmap` gives it lanes, so the operand of the reduction
+their predicate over the lanes of every `vmap` (`unvmap_any`) and discard the results of finished
+lanes. The harvest walks the program before `vmap` gives it lanes, so the operand of the reduction
 is still the predicate of one lane. The equations between the reduction and the predicate of the
-loop run once more on that operand: the loop keeps the reduced predicate, and the other one says
-whether the records of an iteration are real.
+loop run once more on that operand: the loop keeps the reduced predicate, and the one of the lane
+says whether the records of an iteration are real.
 
-Primitives are known by their names: logax does not import equinox.
+Primitives are recognized by their names: logax does not import equinox.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from logax import _compat
 from logax._compat import Array, Equation, Jaxpr
 from logax._harvest.equations import evaluated, read, variables
 
-# Each reduces over the axes that its operand has here, and under `vmap` over all lanes as well.
+# Each reduces over the axes of its operand, and under `vmap` over all lanes too.
 _REDUCTIONS: dict[str, Callable[[Array], Array]] = {
     "unvmap_any": jnp.any,
     "unvmap_all": jnp.all,
     "unvmap_max": jnp.max,
 }
-# Returns its operand, and raises where that differs between lanes, as it does here.
+# Returns its operand, and raises under `vmap` if that differs between lanes, as it does here.
 _NONBATCHABLE = "nonbatchable"
 _CALLS = ("jit", "pjit", "closed_call", "core_call", "eval_jaxpr", "custom_jvp_call")
 
@@ -54,7 +54,7 @@ class Reduced(NamedTuple):
 
 def reduced_variables(jaxpr: Jaxpr, atoms: Iterable[Any]) -> list[Reduced]:
     """Find those of the variables that depend on a reduction over lanes."""
-    equations: dict[Any, Equation] = {}  # that define what depends on a reduction
+    equations: dict[Any, Equation] = {}  # by the variables that depend on a reduction
     for equation in jaxpr.eqns:
         if _reduces(equation) or (
             _can_repeat(equation) and any(v in equations for v in variables(equation.invars))
@@ -93,11 +93,12 @@ def _can_repeat(equation: Equation) -> bool:
 def _called(equation: Equation) -> Sequence[Equation]:
     if equation.primitive.name not in _CALLS:
         return ()
-    return _compat.parts(_compat.called_jaxpr(equation.params))[0].eqns  # type: ignore[no-any-return]
+    inner, _ = _compat.parts(_compat.called_jaxpr(equation.params))
+    return inner.eqns  # type: ignore[no-any-return]
 
 
 def _run_alone(equations: Sequence[Equation], env: dict[Any, Array]) -> None:
-    """Run equations with reductions over no more than their operands' own axes."""
+    """Run equations, with reductions over the axes of their operands but not over lanes."""
     for equation in equations:
         args = [read(x, env) for x in equation.invars]
         env.update(zip(equation.outvars, _alone(equation, args), strict=True))

@@ -93,8 +93,8 @@ class _Stretch(NamedTuple):
 
     Attributes:
       equations: One that concerns the harvest, or any number of others.
-      later: The variables they define that are read after them.
-      reduced: Those by which loops and branches are decided for all lanes at once.
+      later: Variables that they define and that are read after them.
+      reduced: Variables by which a library decides loops and branches for all lanes.
     """
 
     equations: list[Equation]
@@ -103,11 +103,11 @@ class _Stretch(NamedTuple):
 
 
 def _stretches(jaxpr: Jaxpr, harvest: Harvest) -> list[_Stretch]:
-    """The equations in stretches: one that concerns the harvest alone, all others together."""
+    """Split the equations: each that concerns the harvest by itself, those between together."""
 
     def cut() -> list[_Stretch]:
         groups: list[list[Equation]] = []
-        # The result of a predicate, and the index of every `cond`.
+        # What decides loops and branches: the result of a predicate, and the index of each `cond`.
         deciding = [v for v in jaxpr.outvars if len(jaxpr.outvars) == 1 and v.aval.dtype == bool]
         for equation in jaxpr.eqns:
             alone = harvest.concerns(equation)

@@ -1,6 +1,6 @@
 """What stands in a file of runs. The version counts changes of it.
 
-    texts     the configs of runs, and of machines, as JSON; each once
+    texts     the configs of runs and the facts of their machines, as JSON; each once
     runs      one row for each time that a run was opened here: when, what it is (JSON: id, name,
               group, lane, lanes, began, resumed), and the texts of its config and its machine. One
               with `guest` was never opened in this process, which was forked from another.

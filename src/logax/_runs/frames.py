@@ -33,7 +33,7 @@ def table_of(frames: Mapping[Run, Any]) -> Any:
 
 
 def _known(runs: Sequence[Run]) -> dict[str, list[Any]]:
-    """By column what is known of each run; None where it is not."""
+    """Return the columns that describe runs: id, name and config; None where a run lacks one."""
     configs = [_flat(run.config, "config") for run in runs]
     names = dict.fromkeys(name for config in configs for name in config)
     columns = {name: [config.get(name) for config in configs] for name in names}

@@ -29,9 +29,9 @@ class Run(Mapping[str, Any]):
     dictionaries, lists and tuples of such arrays; histograms and images as `HistogramBins` and
     `ImagePixels`. Reading one key reads nothing of the others.
 
-    Nothing is kept: each access shows what the files of the run hold at that time. To work with
-    what a moment shows, take `run.logs` once. A run that is resumed, or that a forked process
-    writes too, goes on in another file, which `runs.refresh()` finds.
+    Nothing is kept in memory: each access reads what the files of the run hold at that time. For
+    values of one moment, take `run.logs` once. A run that is resumed, or that a forked process
+    writes too, continues in another file, which `runs.refresh()` finds.
     """
 
     def __init__(self, runs: Runs, identity: str) -> None:
@@ -46,7 +46,7 @@ class Run(Mapping[str, Any]):
 
     @property
     def config(self) -> dict[str, Any]:
-        """The config that it was given when it began and when it was resumed; the later counts."""
+        """The config given when the run began and when it was resumed; later values win."""
         found: dict[str, Any] = {}
         for part in self._parts:
             with self._runs.source(part).look() as look:
@@ -233,7 +233,7 @@ class Run(Mapping[str, Any]):
 
 
 def opened_parts(parts: Sequence[Part]) -> Sequence[Part]:
-    """The parts of a run without those of processes that were forked and only wrote to it."""
+    """Return the parts of a run, without those of forked processes that only wrote to it."""
     return [part for part in parts if not part.guest] or parts
 
 

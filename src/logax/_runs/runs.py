@@ -25,8 +25,8 @@ from logax._runs.source import Member, Part, Source
 def load(path: str | os.PathLike[str]) -> Runs:
     """The runs that `SaveLogger` or `logax.save` has written.
 
-    They can be read while they are being written, by this process or by others. The folder is
-    looked at once: call `runs.refresh()`, or `load` again, for runs that begin later. A file in the
+    They can be read while they are being written, by this process or by others. This lists the
+    folder once: call `runs.refresh()`, or `load` again, for runs that begin later. A file in the
     folder that cannot be read is warned of, once, and the others are read; where it is the one that
     `path` names, that is an error.
 
@@ -57,12 +57,18 @@ class Runs(Mapping[str, Run]):
     records than others, or none, are padded: with NaN, integers with the least of their type
     (unsigned ones with the greatest), truth values with False.
 
-    `load` and `refresh` find out which runs there are, and in which files. Records, the status of a
-    run and its times are read at each access, from the files of that run alone.
+    `load` and `refresh` list the runs and their files. Each access then reads records, status and
+    times from the files of the run alone.
     """
 
     def __init__(self, path: str, *, follow: bool = True) -> None:
-        """Look at the folder. Without `follow` the files are not looked at again for new ends."""
+        """List the runs of the folder.
+
+        Args:
+          path: A folder, or a file of runs.
+          follow: Look at the files of a run at each access, so that its end is seen. Without it,
+            only `refresh` does.
+        """
         self.path = os.path.abspath(path)
         self._shown, self._follow = path, follow
         self._sources: dict[str, Source] = {}
@@ -71,7 +77,7 @@ class Runs(Mapping[str, Run]):
         self.refresh()
 
     def refresh(self) -> None:
-        """Look at the folder again: for new runs, and for runs that go on in other files."""
+        """List the folder again, for new runs and for runs that continue in other files."""
         sources = [self._sources.setdefault(path, Source(path)) for path in self._files()]
         self._parts = _by_run(part for source in sources for part in self._readable(source))
 
@@ -161,7 +167,7 @@ class Runs(Mapping[str, Run]):
         return {identity: name_of(parts) for identity, parts in self._parts.items()}
 
     def statuses(self) -> dict[str, str]:
-        """By id the status of each run."""
+        """Return the status of each run by its id."""
         return {
             identity: status_of(opened_parts(parts)[-1], self)
             for identity, parts in self._parts.items()
@@ -172,7 +178,7 @@ class Runs(Mapping[str, Run]):
         return self._sources[part.path]
 
     def parts_of(self, identity: str) -> Sequence[Part]:
-        """The parts of a run, in the order of time, as its files have them now."""
+        """Return the parts of a run in the order of time, as its files have them now."""
         parts = self._parts.get(identity, [])
         if self._follow:
             sources = [self._sources[path] for path in {part.path: None for part in parts}]

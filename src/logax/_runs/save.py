@@ -13,7 +13,7 @@ import numpy as np
 from logax._checks import one_of
 from logax._columns.records import Records
 from logax._columns.rows import is_key_array
-from logax._config import plain_config
+from logax._config import plain_config, validate_name
 from logax._errors import received
 from logax._files import writable_folder
 from logax._logdict import logdict
@@ -48,8 +48,8 @@ def save(
       config: A mapping or a dataclass of strings, numbers and arrays, in any nesting.
       lanes: What becomes of a logdict with lanes: "split" makes a run of each, "group" the same
         with a group in common, and "together" one run that has lanes.
-      mode: "a" adds to the runs of the folder. "w" replaces them: when the new ones are written,
-        the files of the others are deleted. "x" wants a folder without runs.
+      mode: "a" adds to the runs of the folder. "w" replaces them: once the new file is written, the
+        files of other runs are deleted. "x" raises if the folder has runs.
 
     Returns:
       The id of the run; where each lane is a run, a list of their ids.
@@ -65,9 +65,7 @@ def save(
 
     one_of("logax.save", "lanes", lanes, _LANES)
     one_of("logax.save", "mode", mode, _MODES)
-    if name is not None and not isinstance(name, str):
-        raise TypeError(f"`logax.save` takes a `name` that is a string, and got {received(name)}.")
-    given = plain_config("logax.save", config)
+    name, given = validate_name("logax.save", name), plain_config("logax.save", config)
     if not isinstance(logs, Mapping):
         raise TypeError(f"`logax.save` takes a logdict, and got {received(logs)}.")
     found = logs if isinstance(logs, logdict) else logdict(logs)
@@ -108,7 +106,7 @@ def save(
 
 
 def _files_of_runs(folder: str) -> list[str]:
-    """The files of runs in a folder, without those that something else has written."""
+    """List the files of runs in a folder, without files of other programs."""
     found = []
     for entry in sorted(os.listdir(folder)):
         path = os.path.join(folder, entry)
@@ -120,7 +118,8 @@ def _files_of_runs(folder: str) -> list[str]:
 
 def _remove(file: str) -> None:
     os.unlink(file)
-    for beside in (f"{file}-wal", f"{file}-shm", lock_of(file)):  # of a process that was killed
+    # A process that was killed leaves these.
+    for beside in (f"{file}-wal", f"{file}-shm", lock_of(file)):
         with contextlib.suppress(FileNotFoundError):
             os.unlink(beside)
 

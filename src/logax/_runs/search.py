@@ -21,7 +21,7 @@ def one_run(
       names: By id the name of each run, the newest last; the id for those that have none.
       where: Where these runs are, for errors.
       why: What an error begins with.
-      noun: What it is that has a name, for errors.
+      noun: "run", or "sweep" for all runs of one `init`, for errors.
 
     Raises:
       ValueError: There is none, or more than one. The message lists what there is.

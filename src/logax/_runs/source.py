@@ -100,7 +100,7 @@ class Source:
         return self._parts
 
     def parts_of(self, identity: str) -> Sequence[Part]:
-        """Those of one run, as `parts` found them last."""
+        """Return the parts of one run, as `parts` found them last."""
         return self._by_run.get(identity, ())
 
     def _identity(self) -> tuple[int, ...] | None:
@@ -163,7 +163,7 @@ class Look:
         self.path, self.connection, self._layouts = path, connection, layouts
 
     def text(self, number: int) -> dict[str, Any]:
-        """The config of a run, or of its machine."""
+        """Return the config of a run, or the facts of its machine."""
         row = self.connection.execute("SELECT content FROM texts WHERE number = ?", (number,))
         found = from_json(_one(row.fetchone(), "a text"))
         if not isinstance(found, dict):

@@ -1,4 +1,4 @@
-"""The config of a run, and what is known of its machine, as JSON and back.
+"""Convert the config of a run and the facts of its machine to JSON and back.
 
 JSON has what is needed for texts, numbers, lists and dictionaries. An array is the dictionary
 `{"$array": [type, further axes, shape, bytes in base64]}`; a dictionary that has a key with `$` at

@@ -31,7 +31,7 @@ class MemoryRun:
 
     @property
     def config(self) -> Mapping[str, Any]:
-        """The config that it was given."""
+        """The config of the run."""
         return self.info.config
 
     @property

@@ -59,7 +59,7 @@ def was_cut(name: str, original: str) -> bool:
 
 
 def params_of(config: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, str]]:
-    """The config of a run as parameters, and as tags what parameters cannot hold.
+    """Return the config of a run as parameters, and tags for what parameters cannot hold.
 
     Dictionaries are flattened: `{"model": {"layers": 2}}` gives `model/layers`. Lists and arrays
     are JSON. A value of more than 6,000 characters is cut; then all of the config is in the tags

@@ -62,10 +62,10 @@ class MLflowLogger(Logger):
 
     **Runs.** The config becomes parameters, nested dictionaries by path (`model/layers`). A value
     of more than 6,000 characters is cut, and then the tags `logax.config.0`, `logax.config.1`, ...
-    have all of it in pieces of JSON; so they have the config that a run is resumed with, where a
-    value is another than that of the parameter, which MLflow does not change. The tag `logax.id` is
-    the id of the run.
-    With `lanes="group"` the runs of one `init` are nested in a run of their own.
+    have the whole config in pieces of JSON. MLflow does not change parameters: where a run is
+    resumed with another value, these tags have the config that it was resumed with. The tag
+    `logax.id` is the id of the run. With `lanes="group"` the runs of one `init` are nested in a run
+    of their own.
 
     **Failures.** A server at whose address nobody listens is an error within seconds. One that
     answers with errors or not at all is asked again as MLflow does, for some minutes, in the
@@ -244,7 +244,7 @@ class MLflowSink(Sink):
         return own
 
     def _add_config(self, own: _Run, run: RunInfo, before: Mapping[str, str]) -> None:
-        """Add the config of a run that goes on; MLflow changes no parameter that it has."""
+        """Add the config of a resumed run. MLflow keeps parameters: tags hold other values."""
         params, tags = params_of(run.config)
         self._log_params(own.id, {x: text for x, text in params.items() if x not in before})
         if any(before.get(x, text) != text for x, text in params.items()):

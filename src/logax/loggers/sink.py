@@ -10,8 +10,8 @@ NumPy arrays by column, many at a time, on one thread and in this order:
     close(runs, status)        once for each run
     end()                      when the logger is closed, or Python exits
 
-`known_runs()` alone is called on whatever thread a user resumes a run, which has waited for all of
-that before.
+Only `known_runs()` is called on another thread, that of the user who resumes a run; that thread has
+waited for all of the above.
 
 What a sink raises stops neither the program nor other sinks: it is kept, and raised by
 `logax.flush()` and by the next call of the logger.
@@ -42,7 +42,7 @@ class RunInfo:
     Attributes:
       id: Of no other run, here or elsewhere: letters, digits and `-`, so a name for a file too.
       name: What the user called it, or the id.
-      config: What was given as `config`: strings, numbers, NumPy arrays, lists and dictionaries.
+      config: The config that was given: strings, numbers, NumPy arrays, lists and dictionaries.
       began: When, in seconds since the epoch.
       machine: Host, process, versions.
       group: What the runs of one `init` have in common, if they are to be grouped; else None.
@@ -63,7 +63,7 @@ class RunInfo:
 
     @property
     def given_name(self) -> str | None:
-        """The name; None for a run that goes on and was given no name, so that it keeps its own."""
+        """The name; None for a resumed run that was given no name and so keeps its own."""
         return None if self.resumed and self.name == self.id else self.name
 
 
@@ -74,7 +74,7 @@ class KnownRuns(NamedTuple):
       where: The place that holds them, for errors: a path, or "the project 'seeds'".
       names: The name of each run by its id, the oldest first; the id of one that has no name. None
         if the destination cannot list its runs: then it takes any id.
-      running: The ids of those that some process still writes, as far as that can be known.
+      running: Ids of runs that some process is known to be still writing.
     """
 
     where: str

@@ -45,8 +45,8 @@ class TensorBoardLogger(Logger):
 
     **Folders.** A run's folder has its name, or where that is taken, its name and a part of its id;
     what a folder cannot be called becomes `_`. With `lanes="group"` the folders of one `init` have
-    one in common. A run that goes on does so in its folder. Its config is there as
-    text and as hyperparameters.
+    one in common. A resumed run stays in its folder. The config is there as text and as
+    hyperparameters.
 
     **Safety.** Records are in the hands of the system about twice a second, and survive the end of
     the process. Files are not kept open: hundreds of runs are fine.

@@ -43,8 +43,8 @@ class TrackioLogger(Logger):
     **Names** that Trackio has for itself (`project`, `run`, `timestamp`, `step`, `time`, `metrics`,
     and all that begin with two underscores) get two underscores in front, as Trackio does it.
 
-    **Runs.** A run without records does not show, and
-    Trackio does not know whether a run was finished or crashed.
+    **Runs.** A run without records does not show, and Trackio does not know whether a run was
+    finished or crashed.
 
     Args:
       project: Its name.

@@ -58,8 +58,9 @@ class WandbLogger(Logger):
     the address of a run say, give `settings={"silent": False}`, or set `WANDB_SILENT=false`.
 
     **Going on.** `logger.run(resume=id)` goes on with the run of this id, where W&B is online.
-    Offline it begins another file of the same run: send that with `wandb sync --append`. Names and
-    "last" it knows where a `MultiLogger` has a destination that lists runs, such as `SaveLogger`.
+    Offline it begins another file of the same run: send that with `wandb sync --append`. It cannot
+    look up names or "last"; in a `MultiLogger`, a destination that lists runs, such as
+    `SaveLogger`, does so for it.
 
     Args:
       lanes: What becomes of seeds; see `Logger`.
@@ -139,7 +140,7 @@ class WandbSink(Sink):
         for_each(_NAME, runs, end)
 
     def known_runs(self) -> KnownRuns:
-        """Whatever id is given: W&B lists runs only where it is online, and slowly."""
+        """Accept any id: W&B lists runs only where it is online, and slowly."""
         return KnownRuns("W&B", None)
 
     def _run(self, run: RunInfo) -> WandbRun:

@@ -75,7 +75,7 @@ def run_loop(
 def key_chain(
     rng: jax.Array, shape: tuple[int, ...] = (), *, start: int = 0
 ) -> Iterator[jax.Array]:
-    """Return keys without end, one for each step: `jax.random.fold_in(rng, i)` from `start` on.
+    """Return an endless iterator of keys: `jax.random.fold_in(rng, i)` for each step i.
 
     They are computed many at a time, which costs far less than one at a time.
 
@@ -83,7 +83,7 @@ def key_chain(
       rng: One PRNG key.
       shape: Where a step needs several keys, the shape of the array of them: the key of each step
         is split, `jax.random.split(jax.random.fold_in(rng, i), shape)`.
-      start: Number of the first step, for a run that is resumed.
+      start: Number of the first step; that of the next one for a run that is resumed.
     """
     _check_key("key_chain", rng)
     if not isinstance(shape, tuple) or not all(map(_is_size, shape)):

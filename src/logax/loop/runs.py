@@ -22,7 +22,7 @@ class RunLoop(EnteredLogger):
       logger: Where the run is.
       view: From the state to a mapping from names to values.
       schedule: When: a schedule, or a number n for every n-th step.
-      run: Opens the run: a function that returns its block.
+      run: Opens the run: a function that returns a context manager.
     """
 
     def __init__(

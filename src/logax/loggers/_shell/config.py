@@ -1,4 +1,4 @@
-"""The arguments of `init`: the key, the name, and a config that programs may compute."""
+"""The arguments of `init`: the key, and a config with values that programs may compute."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from logax.loop._copies import numbers_of
 
 
 class TracedConfig:
-    """The config of runs: values that are known while tracing, and arrays that the program gives.
+    """A config of runs with values that are known while tracing and arrays that a program computes.
 
     Args:
       what: Function that was given the config, for errors.
@@ -36,7 +36,10 @@ class TracedConfig:
         self.arrays: list[Array] = [numbers_of(self._leaves[i]) for i in self._places]
 
     def filled(self, arrays: Sequence[Any]) -> Callable[[int | None], Mapping[str, Any]]:
-        """The config of each lane, given the arrays with lanes in front; of None, all lanes'."""
+        """Return a function from a lane to its config, given the arrays with lanes in front.
+
+        For None it returns the config of all lanes.
+        """
         arrays = [np.array(x) for x in arrays]
 
         def config(lane: int | None) -> Mapping[str, Any]:
@@ -48,19 +51,6 @@ class TracedConfig:
             return filled
 
         return config
-
-
-def validate_name(what: str, name: Any) -> str | None:
-    """Return the name of a run, or None.
-
-    Raises:
-      TypeError: `name` is not a string.
-    """
-    if name is None or isinstance(name, str):
-        return name
-    is_array = isinstance(name, (jax.Array, np.ndarray))
-    advice = f" Write `{what}(key=...)`." if is_array and what.endswith(".run") else ""
-    raise TypeError(f"`{what}` takes a `name` that is a string, and got {received(name)}.{advice}")
 
 
 def key_bits(what: str, key: Any) -> Array:

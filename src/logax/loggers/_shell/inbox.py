@@ -177,7 +177,7 @@ class Inbox:
         troubles.failed(self, DeliveryError(told), records=records)
 
     def could_not_resume(self, what: str, runs: Sequence[str], instead: str) -> None:
-        """Report that a program was to resume runs that are still open, on any thread."""
+        """Report that a program tried to resume runs that are still open. Works on any thread."""
         told = (
             f"`{what}` was to resume the run {runs[0]} while it is open: a program came there "
             "again before the run was finished. What it logs from then on is in new runs, the "

@@ -15,6 +15,7 @@ import numpy as np
 
 from logax._checks import as_text, one_of, warn_of_misspelling
 from logax._compat import Array, Tree
+from logax._config import validate_name
 from logax._delivery.ask import ask
 from logax._delivery.control import flush
 from logax._delivery.emit import shard_here
@@ -29,7 +30,7 @@ from logax._log import LOG_OPTIONS
 from logax._logdict import logdict
 from logax._schedule import Schedule
 from logax.loggers._shell.branch import Branch
-from logax.loggers._shell.config import TracedConfig, key_bits, validate_name
+from logax.loggers._shell.config import TracedConfig, key_bits
 from logax.loggers._shell.inbox import Inbox
 from logax.loggers._shell.register import LANES, LiveRun, Register, ResumedRuns, Seeds
 from logax.loggers._shell.resume import find_runs, validate_resume
@@ -107,16 +108,16 @@ class Logger:
 
         Args:
           key: A PRNG key: `jax.random.key(0)`.
-          name: Name of the run; under `vmap` each has its lane behind it.
+          name: Name of the run; under `vmap`, the number of the lane is appended.
           config: A mapping or a dataclass of strings, numbers and arrays, in any nesting. Values
-            may be traced, and those that differ between lanes are kept for each lane.
+            may be traced, and may differ between lanes.
           resume: An earlier run, which goes on: its id, the beginning of it, its name if no other
             has the same, or "last" for the newest. Under `vmap` the same of an earlier sweep, whose
             lanes go on one by one, or a sequence with the run of each lane. Inside a compiled
             function runs are looked up when it is compiled.
 
         Raises:
-          TypeError: `key` is no PRNG key, or `config` holds what cannot be stored.
+          TypeError: `key` is not a PRNG key, or `config` holds a value that cannot be stored.
           ValueError: There is no run to resume, or more than one, or it is still being written.
         """
         self._check_open()
@@ -130,9 +131,8 @@ class Logger:
                 f"`{what}` cannot resume runs inside `shard_map`, where each shard begins runs of "
                 "its own. Call it outside, and give the state to the mapped function."
             )
-        found: dict[
-            tuple[int, ...], ResumedRuns
-        ] = {}  # by lanes, which compiled programs differ in
+        # By lanes, because one call of `init` may be compiled for several numbers of lanes.
+        found: dict[tuple[int, ...], ResumedRuns] = {}
 
         def prepare(lanes: tuple[int, ...]) -> None:
             if resume is not None:
@@ -237,7 +237,7 @@ class Logger:
     def _find_runs(
         self, what: str, resume: str | Sequence[str], lanes: tuple[int, ...]
     ) -> ResumedRuns:
-        flush()  # what began just now can be found then, and what was finished inside a program
+        flush()  # so that runs which just began can be found, and finished ones have ended
         return find_runs(what, resume, lanes, self._branches, self._open_ones)
 
     def _open_ones(self, runs: ResumedRuns) -> list[str]:
@@ -349,8 +349,8 @@ class Logger:
           **steps: Named counters: `step=i`. A logdict has its own.
 
         Raises:
-          TypeError: A value is no array, or steps are given with a logdict, or `every`, `tags` or
-            `explicit`, which only `logax.log` has.
+          TypeError: A value is not an array; steps are given with a logdict; or `every`, `tags` or
+            `explicit` is given, which only `logax.log` has.
           ValueError: The run is finished.
         """
         number = self._number(state)
@@ -418,7 +418,7 @@ class Logger:
 
     @contextlib.contextmanager
     def streamed_live(self, name: str | None = None) -> Iterator[Any]:
-        """Where `logax.live(logger)` sends what runs in its block: a run of its own."""
+        """Open the run that `logax.live(logger)` writes to."""
         with self.run(name) as state:
             yield LiveRoute(self._inbox, state.number)
 
@@ -432,4 +432,4 @@ class Logger:
             raise RuntimeError(f"This `{self._name}` is closed. Make a new one.")
 
 
-_USUAL_STEPS = {"step"}
+_USUAL_STEPS = {"step"}  # which need no check

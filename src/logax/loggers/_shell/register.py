@@ -32,8 +32,8 @@ class ResumedRuns(NamedTuple):
 
     Attributes:
       ids: Id of each lane's run.
-      sweep: Id that all of them share, if they are all lanes of one sweep, in their order; the id
-        of a run without lanes; else None.
+      sweep: Id that they share, if they are all lanes of one sweep, in order; the id of a single
+        run without lanes; otherwise None.
     """
 
     ids: tuple[str, ...]
@@ -50,11 +50,11 @@ class Seeds:
     """All runs of one `init`: one, or one for each lane of the `vmap` around it.
 
     Args:
-      name: Name of the runs, to which lanes are added; None for their ids.
-      config: Gives the config of one lane, or with None that of all of them.
+      name: Name of the runs, to which lanes are appended; None to use their ids.
+      config: Returns the config of a lane, or for None that of all lanes.
       lanes: How many lanes there are at each level.
       keys: The bits of the key of each lane.
-      resumed: The runs that go on, if they do.
+      resumed: The earlier runs to resume, if any.
       shard: Which shard of a `shard_map` this `init` was on, if it was inside of one: each shard
         begins runs of its own.
     """
@@ -93,35 +93,42 @@ class Seeds:
             lane += tuple(int(i) for i in np.unravel_index(index, self.lanes))
         end = lane_suffix(lane)
         own = f"{self.id}{end}" if self._resumed is None else self._resumed.ids[index]
-        if self._resumed is not None:  # what it was a lane of, it stays
+        if self._resumed is not None:  # it keeps the lane that it began in
             lane = id_parts(own)[1]
         name = own if self._name is None else f"{self._name}{end}"
         machine = machine_facts()
         if self._keys is not None:
             machine = {**machine, "key": self._keys[index].tolist()}
-        known = (own, name, dict(self._config(index)), self.began, machine)
-        return RunInfo(*known, self._group if grouped else None, lane, None, self._resumes)
+        return RunInfo(
+            own,
+            name,
+            dict(self._config(index)),
+            self.began,
+            machine,
+            group=self._group if grouped else None,
+            lane=lane,
+            resumed=self._resumed is not None,
+        )
 
     @functools.cached_property
     def aggregate(self) -> RunInfo:
         """All lanes as one run."""
         if not self.lanes:
             return self.run(0)
-        known = (self.id, self._name or self.id, dict(self._config(None)), self.began)
-        return RunInfo(*known, machine_facts(), lanes=self.number, resumed=self._resumes_sweep)
-
-    @property
-    def _resumes(self) -> bool:
-        return self._resumed is not None
-
-    @property
-    def _resumes_sweep(self) -> bool:
-        return self._resumed is not None and self._resumed.sweep is not None
+        return RunInfo(
+            self.id,
+            self._name or self.id,
+            dict(self._config(None)),
+            self.began,
+            machine_facts(),
+            lanes=self.number,
+            resumed=self._resumed is not None and self._resumed.sweep is not None,
+        )
 
     @property
     def _group(self) -> str | None:
         """Name of the group of its runs; None for resumed runs, which stay in their group."""
-        return self._name if self._resumes else self._name or self.id
+        return self._name if self._resumed is not None else self._name or self.id
 
 
 @dataclasses.dataclass(eq=False)

@@ -1,4 +1,4 @@
-"""Resolve `resume`: look runs up in the destinations of a logger, lane by lane.
+"""Find the runs that `resume` names in the destinations of a logger, one for each lane.
 
 Outside of `vmap` an id, the beginning of one, a name or "last" selects one run. Under `vmap` each
 lane resumes a run. A sequence names them one by one. A single string selects a whole sweep, that is
@@ -56,10 +56,10 @@ def find_runs(
       wanted: A string, or one for each lane.
       lanes: Number of lanes at each level of `vmap`.
       branches: The destinations of the logger.
-      still_open: Gives the ids of those runs that are open in the logger.
+      still_open: Returns the ids of those runs that are open in the logger.
 
     Raises:
-      ValueError: There are no such runs, or others than lanes; a destination lacks them, or they
+      ValueError: There are no such runs, or not as many as lanes; a destination lacks them; or they
         are still being written.
     """
     known = [(each, runs) for each in branches if (runs := each.sink.known_runs()) is not None]
@@ -99,7 +99,7 @@ def _preference(known: tuple[Branch, KnownRuns]) -> tuple[bool, bool]:
 
 
 class _Search:
-    """Look runs up in one destination."""
+    """Look up runs in one destination."""
 
     def __init__(self, what: str, branch: Branch, runs: KnownRuns, ends: Sequence[str]) -> None:
         self._what, self._branch, self._runs, self._ends = what, branch, runs, ends
@@ -115,7 +115,7 @@ class _Search:
             sweep = self._sweep(wanted)
             return ResumedRuns(tuple(f"{sweep}{end}" for end in self._ends), sweep)
         if self._branch.lanes == "aggregate":
-            ids = tuple(wanted)  # which have no runs of their own there, so that no names help
+            ids = tuple(wanted)  # this destination has no runs for lanes, so no names of them
         else:
             ids = tuple(self._one(each, self._runs.names) for each in wanted)
         sweep = ids[0].removesuffix(self._ends[0])
@@ -159,7 +159,7 @@ def _sweeps(names: Mapping[str, str]) -> tuple[dict[str, str], dict[str, list[st
         if lane:
             end = lane_suffix(lane)
             members.setdefault(sweep, []).append(end)
-            if name != own and name.endswith(end):  # unless this lane was given another one later
+            if name != own and name.endswith(end):  # a lane may be renamed later
                 sweeps.setdefault(sweep, name.removesuffix(end))
     return {sweep: sweeps.get(sweep, sweep) for sweep in members}, members
 
