@@ -400,6 +400,19 @@ def test_a_block_that_is_left_open_by_a_harvested_function_does_not_outlive_its_
     assert_free(jax.jit(count))
 
 
+def test_a_block_that_a_harvested_function_closes_leaves_nothing_bound() -> None:
+    got: list[Any] = []
+    block = logax.live(got.append, argnames="x").__enter__()
+
+    def function(x: Any) -> Any:
+        block.__exit__(None, None, None)
+        return count(x)
+
+    assert logax.spool(function)(1.0)[1]["x"].tolist() == [1.0, 2.0, 3.0]
+    assert got == []
+    assert_free(jax.jit(count))
+
+
 def test_a_block_is_left_in_the_thread_that_opened_it() -> None:
     block = logax.live(print)
     message = (

@@ -362,7 +362,7 @@ def register_partial_eval(
     """
 
     def rule(trace: Any, *tracers: Any, **params: Any) -> Any:
-        if is_hoisting():
+        if _is_hoisting():
             return _stage(trace, primitive, tracers, params)
         return trace.default_process_primitive(primitive, tracers, params)
 
@@ -380,7 +380,7 @@ def register_partial_eval(
 
 def _keep_in_loop(construct: Any, rule: Any, concerns: Callable[[dict[str, Any]], bool]) -> Any:
     def wrapped(trace: Any, *tracers: Any, **params: Any) -> Any:
-        if concerns(params) and is_hoisting():
+        if concerns(params) and _is_hoisting():
             return _stage(trace, construct, tracers, params)
         return rule(trace, *tracers, **params)
 
@@ -445,7 +445,7 @@ def _stage(trace: Any, primitive: Any, tracers: Sequence[Any], params: dict[str,
     return []
 
 
-def is_hoisting() -> bool:
+def _is_hoisting() -> bool:
     """Return whether JAX is moving work that does not vary out of a `scan`.
 
     JAX keeps no flag for it, so this looks for its functions on the stack.

@@ -166,13 +166,13 @@ class _Layer:
 @contextlib.contextmanager
 def _bound_by(bind: Bind | None) -> Iterator[None]:
     layers = _bindings.layers
-    depth = len(layers)
-    layers.append(_Layer(bind))
+    layer = _Layer(bind)
+    layers.append(layer)
     _bindings.update()
     try:
         yield
     finally:
-        del layers[depth:]
+        del layers[layers.index(layer) :]  # blocks around it may have ended, and moved it
         _bindings.update()
 
 
