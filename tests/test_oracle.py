@@ -85,6 +85,11 @@ def test_a_random_program_logs_what_the_oracle_recorded(program: Program, state:
     check_records(program, state)
 
 
+@on_random_programs(2, 24, program=programs() | derivatives(), state=states())
+def test_a_random_program_is_the_same_without_a_harvest(program: Program, state: State) -> None:
+    check_plain(program, state)
+
+
 @on_random_programs(0, 12, program=programs(size=14), state=states())
 def test_a_long_random_program_logs_what_the_oracle_recorded(
     program: Program, state: State
