@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
@@ -63,14 +63,14 @@ def jaxprs_in(params: dict[str, Any]) -> Iterator[Jaxpr]:
 def with_common_consts(jaxprs: Sequence[Jaxpr]) -> tuple[tuple[Jaxpr, ...], list[Array]]:
     """The same programs without constants of their own: each takes those of all of them first."""
     inners, consts = zip(*map(parts, jaxprs), strict=True)
-    variables = [v for inner in inners for v in inner.constvars]
+    constvars = [v for inner in inners for v in inner.constvars]
 
     def closed(inner: Jaxpr) -> Jaxpr:
-        taken = [*variables, *inner.invars]
+        taken = [*constvars, *inner.invars]
         opened = jex.Jaxpr((), taken, inner.outvars, inner.eqns, inner.effects, _NO_DEBUG_INFO)
         return jex.ClosedJaxpr(opened, ())
 
-    if not variables:
+    if not constvars:
         return tuple(jaxprs), []
     return tuple(map(closed, inners)), [x for each in consts for x in each]
 
@@ -83,8 +83,13 @@ def open_jaxpr(jaxpr: Jaxpr) -> tuple[Jaxpr, list[Array]]:
 
 def single_equation(equation: Equation) -> tuple[Jaxpr, list[Any]]:
     """A jaxpr of this one equation, and the variables it takes in that order."""
-    variables = list(dict.fromkeys(v for v in equation.invars if not isinstance(v, jex.Literal)))
-    return sub_jaxpr([equation], variables, equation.outvars), variables
+    inputs = list(variables(equation.invars))
+    return sub_jaxpr([equation], inputs, equation.outvars), inputs
+
+
+def variables(atoms: Iterable[Any]) -> dict[Any, None]:
+    """The variables among some atoms, each once, in order."""
+    return dict.fromkeys(atom for atom in atoms if not isinstance(atom, jex.Literal))
 
 
 def sub_jaxpr(

@@ -7,7 +7,6 @@
 | `calls`, `control`, `custom`, `shards` | the rules, one for each primitive |
 | `differentiation` | how often a log runs where JAX differentiates the program |
 | `unvmap` | what a lane alone would decide, where a library decides for all lanes |
-| `equations` | single equations of a jaxpr |
 | `lanes` | primitives that keep loops and branches exact where JAX batches them |
 | `census` | what a program logs, and how often, before it runs |
 | `groups` | keys that are always logged together |

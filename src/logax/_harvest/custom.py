@@ -24,9 +24,8 @@ from jax.tree_util import Partial
 from logax import _compat
 from logax._compat import Array, Equation, Jaxpr, Tree
 from logax._harvest.census import Census, same_records
-from logax._harvest.equations import evaluated
 from logax._harvest.harvest import RULES, Frame, Rule, census_of
-from logax._harvest.walker import walk, walk_unharvested
+from logax._harvest.walker import evaluated, walk, walk_unharvested
 
 
 class _Closed:

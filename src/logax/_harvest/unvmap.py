@@ -19,17 +19,16 @@ import jax.numpy as jnp
 
 from logax import _compat
 from logax._compat import Array, Equation, Jaxpr
-from logax._harvest.equations import evaluated, read, variables
+from logax._harvest.harvest import RULES, Rule, Silent
 
-# Each reduces over the axes of its operand, and under `vmap` over all lanes too.
-_REDUCTIONS: dict[str, Callable[[Array], Array]] = {
-    "unvmap_any": jnp.any,
-    "unvmap_all": jnp.all,
-    "unvmap_max": jnp.max,
-}
-# Returns its operand, and raises under `vmap` if that differs between lanes, as it does here.
-_NONBATCHABLE = "nonbatchable"
 _CALLS = ("jit", "pjit", "closed_call", "core_call", "eval_jaxpr", "custom_jvp_call")
+
+
+class Alone(Silent):
+    """The harvest that computes what a lane alone would decide: it reduces over no lanes."""
+
+    def concerns_primitive(self, name: str) -> bool:
+        return name in _WITHIN_LANE or super().concerns_primitive(name)
 
 
 class Reduced(NamedTuple):
@@ -37,19 +36,13 @@ class Reduced(NamedTuple):
 
     Attributes:
       variable: The variable.
-      equations: The equations from the reduction to the variable, in order.
+      jaxpr: The equations from the reduction to the variable, to be walked by `Alone`.
       inputs: The variables that they read and do not define.
     """
 
     variable: Any
-    equations: list[Equation]
+    jaxpr: Jaxpr
     inputs: list[Any]
-
-    def alone(self, env: dict[Any, Array]) -> Array:
-        """Compute the variable as a lane alone would."""
-        own = {v: env[v] for v in self.inputs}
-        _run_alone(self.equations, own)
-        return own[self.variable]
 
 
 def reduced_variables(jaxpr: Jaxpr, atoms: Iterable[Any]) -> list[Reduced]:
@@ -57,10 +50,11 @@ def reduced_variables(jaxpr: Jaxpr, atoms: Iterable[Any]) -> list[Reduced]:
     equations: dict[Any, Equation] = {}  # by the variables that depend on a reduction
     for equation in jaxpr.eqns:
         if _reduces(equation) or (
-            _can_repeat(equation) and any(v in equations for v in variables(equation.invars))
+            _can_repeat(equation)
+            and any(v in equations for v in _compat.variables(equation.invars))
         ):
             equations.update(dict.fromkeys(equation.outvars, equation))
-    return [_reduced(v, jaxpr, equations) for v in variables(atoms) if v in equations]
+    return [_reduced(v, jaxpr, equations) for v in _compat.variables(atoms) if v in equations]
 
 
 def _reduced(variable: Any, jaxpr: Jaxpr, equations: dict[Any, Equation]) -> Reduced:
@@ -69,8 +63,9 @@ def _reduced(variable: Any, jaxpr: Jaxpr, equations: dict[Any, Equation]) -> Red
     for equation in reversed(jaxpr.eqns):
         if any(v in needed and v in equations for v in equation.outvars):
             chosen.append(equation)
-            needed.update(variables(equation.invars))
-    return Reduced(variable, chosen[::-1], [v for v in needed if v not in equations])
+            needed.update(_compat.variables(equation.invars))
+    inputs = [v for v in needed if v not in equations]
+    return Reduced(variable, _compat.sub_jaxpr(chosen[::-1], inputs, [variable]), inputs)
 
 
 def _reduces(equation: Equation) -> bool:
@@ -97,22 +92,13 @@ def _called(equation: Equation) -> Sequence[Equation]:
     return inner.eqns  # type: ignore[no-any-return]
 
 
-def _run_alone(equations: Sequence[Equation], env: dict[Any, Array]) -> None:
-    """Run equations, with reductions over the axes of their operands but not over lanes."""
-    for equation in equations:
-        args = [read(x, env) for x in equation.invars]
-        env.update(zip(equation.outvars, _alone(equation, args), strict=True))
+def _rule(within_lane: Callable[[Array], Array]) -> Rule:
+    """The rule of a primitive that is a function of its operand where there are no lanes."""
+    return Rule(lambda equation, harvest: {}, lambda equation, args, frame: [within_lane(args[0])])
 
 
-def _alone(equation: Equation, args: list[Array]) -> list[Array]:
-    name = equation.primitive.name
-    if name in _REDUCTIONS:
-        return [_REDUCTIONS[name](args[0])]
-    if name == _NONBATCHABLE:
-        return args
-    if name in _CALLS:
-        inner, consts = _compat.parts(_compat.called_jaxpr(equation.params))
-        env = dict(zip((*inner.constvars, *inner.invars), (*consts, *args), strict=True))
-        _run_alone(inner.eqns, env)
-        return [read(x, env) for x in inner.outvars]
-    return evaluated(equation, args)
+# Each reduction is over the axes of its operand, and under `vmap` over all lanes too. The last one
+# returns its operand, and raises under `vmap` if that differs between lanes, as it does here.
+_REDUCTIONS = {"unvmap_any": jnp.any, "unvmap_all": jnp.all, "unvmap_max": jnp.max}
+_WITHIN_LANE: dict[str, Any] = {**_REDUCTIONS, "nonbatchable": lambda x: x}
+RULES.update({name: _rule(function) for name, function in _WITHIN_LANE.items()})

@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
+from jax.extend import core as jex
 
 from logax import _compat
 from logax._compat import Array, Equation, Jaxpr, Tree
-from logax._harvest.equations import read, variables
 from logax._harvest.harvest import Frame, Harvest, Silent, rule_for
-from logax._harvest.unvmap import Reduced, reduced_variables
+from logax._harvest.unvmap import Alone, Reduced, reduced_variables
 from logax._log import is_harvested, is_listening, log_p
 
 
@@ -26,21 +26,34 @@ def walk(frame: Frame, jaxpr: Jaxpr, args: Sequence[Array]) -> list[Array]:
     inner, consts = _compat.parts(jaxpr)
     env: dict[Any, Array] = dict(zip(inner.constvars, consts, strict=True))
     env.update(zip(inner.invars, args, strict=True))
+
+    def read(atom: Any) -> Array:
+        return atom.val if isinstance(atom, jex.Literal) else env[atom]
+
     for equations, later, reduced in _stretches(inner, frame.harvest):
         equation = equations[0]
         if not frame.harvest.concerns(equation):
             _run_stretch(equations, later, env)
             for each in reduced:
-                frame.add_decision(env[each.variable], each.alone(env))
+                inputs = [env[v] for v in each.inputs]
+                (alone,) = walk(Frame(Alone(), {}, {}), each.jaxpr, inputs)
+                frame.add_decision(env[each.variable], alone)
             continue
-        values = [read(atom, env) for atom in equation.invars]
+        values = [read(atom) for atom in equation.invars]
         if equation.primitive is log_p:
             frame.harvest.on_log(equation, values, frame)
         else:
             with _compat.equation_context(equation):
                 results = rule_for(equation).run(equation, values, frame)
             env.update(zip(equation.outvars, results, strict=True))
-    return [read(atom, env) for atom in inner.outvars]
+    return [read(atom) for atom in inner.outvars]
+
+
+def evaluated(equation: Equation, args: Sequence[Array]) -> list[Array]:
+    """Run one equation as it is, custom rules included, on other values for its operands."""
+    jaxpr, variables = _compat.single_equation(equation)
+    values = {id(v): x for v, x in zip(equation.invars, args, strict=True)}
+    return jax.core.eval_jaxpr(jaxpr, (), *[values[id(v)] for v in variables])
 
 
 def traced_part(
@@ -118,13 +131,13 @@ def _stretches(jaxpr: Jaxpr, harvest: Harvest) -> list[_Stretch]:
                 deciding.append(equation.invars[0])
         reduced = reduced_variables(jaxpr, deciding) if deciding else []
         result = []
-        needed = variables(jaxpr.outvars)
+        needed = _compat.variables(jaxpr.outvars)
         for group in reversed(groups):
             outvars = [v for equation in group for v in equation.outvars]
             own = [each for each in reduced if each.variable in outvars]
-            needed |= variables(v for each in own for v in each.inputs)
+            needed |= _compat.variables(v for each in own for v in each.inputs)
             result.append(_Stretch(group, [v for v in outvars if v in needed], own))
-            needed |= variables(v for equation in group for v in equation.invars)
+            needed |= _compat.variables(v for equation in group for v in equation.invars)
         return result[::-1]
 
     return harvest.remembered("stretches", jaxpr, cut)  # type: ignore[no-any-return]
@@ -132,7 +145,7 @@ def _stretches(jaxpr: Jaxpr, harvest: Harvest) -> list[_Stretch]:
 
 def _run_stretch(equations: list[Equation], later: list[Any], env: dict[Any, Array]) -> None:
     defined = {v for equation in equations for v in equation.outvars}
-    used = variables(v for equation in equations for v in equation.invars)
+    used = _compat.variables(v for equation in equations for v in equation.invars)
     invars = [v for v in used if v not in defined]
     jaxpr = _compat.sub_jaxpr(equations, invars, later)
     results = jax.core.eval_jaxpr(jaxpr, (), *[env[v] for v in invars])
