@@ -198,3 +198,15 @@ def test_configs_are_stored_and_read_back(tmp_path: Path) -> None:
     assert runs.find("a").config == {"width": 3, "activation": "RELU"}
     assert runs.find("b").config == {"path": str(tmp_path)}
     assert runs.find("c").config == {"width": 8, "activation": "RELU"}
+
+
+def test_dictionaries_that_answer_to_every_attribute_are_mappings() -> None:
+    class Lenient(dict[str, Any]):
+        __getattr__ = dict.get
+
+    class Strict(dict[str, Any]):
+        __getattr__ = dict.__getitem__
+
+    config = {"lenient": Lenient(rate=1), "strict": Strict(deep=Strict(rate=2))}
+    wanted = {"lenient": {"rate": 1}, "strict": {"deep": {"rate": 2}}}
+    assert plain_config("run", config) == wanted

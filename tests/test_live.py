@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import itertools
-import re
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -413,32 +412,44 @@ def test_a_block_that_a_harvested_function_closes_leaves_nothing_bound() -> None
     assert_free(jax.jit(count))
 
 
-def test_a_block_is_left_in_the_thread_that_opened_it() -> None:
-    block = logax.live(print)
-    message = (
-        r"This `live` was opened in the thread 'MainThread' and is left in 'other', where it binds "
-        r"no logs\. Leave it in the thread that opened it\."
-    )
+def test_a_block_that_another_thread_leaves_is_closed_and_said_to_be() -> None:
+    got: list[Any] = []
     errors: list[BaseException] = []
+    function = jax.jit(count)
 
-    def leave() -> None:
+    def streamed() -> Iterator[None]:
+        with logax.live(got.append, argnames="x"):
+            yield
+
+    def close() -> None:
         try:
-            block.__exit__(None, None, None)
+            generator.close()
         except RuntimeError as error:
             errors.append(error)
 
-    with block:
-        thread = threading.Thread(target=leave, name="other")
-        thread.start()
-        thread.join()
-    assert re.fullmatch(message, str(errors[0]))
-    assert_free(jax.jit(count))
+    generator = streamed()
+    next(generator)
+    function(1.0)
+    thread = threading.Thread(target=close, name="other")
+    thread.start()
+    thread.join()
+    assert [str(error) for error in errors] == [
+        "This `live` was opened in the thread 'MainThread' and left in 'other'. It gets no more "
+        "records, but programs of 'MainThread' still send them until that thread opens another "
+        "block. Leave a block in the thread that opened it."
+    ]
+    function(5.0)
+    with logax.live(lambda record: None):
+        pass
+    assert values(got) == [1.0, 2.0, 3.0]
+    assert_free(function)
 
+    block = logax.live(got.append)
     opening = threading.Thread(target=block.__enter__)
     opening.start()
     opening.join()
     block.__exit__(None, None, None)  # nothing is bound by a thread that has ended
-    assert_free(jax.jit(count))
+    assert_free(function)
 
 
 def assert_free(function: Any) -> None:

@@ -1002,10 +1002,13 @@ def test_a_call_makes_no_transfer_that_a_guard_forbids() -> None:
         logax.flush()
         with logax.live(got.append):
             jitted(x)
+        with logger.run() as state:  # compiled under the guard
+            logger.tap(sums, state)(x)
+            logger.spool(sums, state)(x)
     assert values(got, "sum") == [1.0, 2.0, 4.0] * 5
     logger.close()
-    (one,) = logger.runs
-    assert [record.values["sum"] for record in one.records] == [1.0, 2.0, 4.0] * 2
+    for one in logger.runs:
+        assert [record.values["sum"] for record in one.records] == [1.0, 2.0, 4.0] * 2
 
 
 @pytest.mark.parametrize("mesh", [LINE, EXPLICIT], ids=["auto", "explicit"])

@@ -103,7 +103,7 @@ class _Converter:
             return _member_value(value)
         if isinstance(value, (*_PLAIN, np.ndarray, np.generic)):
             return value
-        if hasattr(value, "__jax_array__") and not isinstance(value, type):
+        if hasattr(type(value), "__jax_array__"):  # not of the object: a dictionary may invent it
             return value.__jax_array__()
         pairs = _pairs_of(value)
         if pairs is not None:
@@ -113,7 +113,7 @@ class _Converter:
             return items if isinstance(value, list) else tuple(items)
         if isinstance(value, os.PathLike):
             return os.fspath(value)
-        if hasattr(value, "__array__") and not isinstance(value, type):
+        if hasattr(type(value), "__array__"):
             return np.asarray(value)
         raise TypeError(
             f"`{self._what}` takes strings, numbers and arrays, and lists, mappings and "
@@ -133,7 +133,9 @@ def _pairs_of(value: Any) -> Iterable[tuple[Any, Any]] | None:
         return [(name, getattr(value, name)) for name in names]
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return zip(value._fields, value, strict=True)
-    if hasattr(type(value), "keys") and hasattr(value, "__getitem__"):  # `dict(value)` takes it too
+    if hasattr(type(value), "keys") and hasattr(
+        type(value), "__getitem__"
+    ):  # `dict(value)` takes it too
         return [(key, value[key]) for key in value.keys()]  # noqa: SIM118 - not a `Mapping`
     return None
 

@@ -135,7 +135,7 @@ def _array(leaf: Any, what: str, where: str) -> Array:
     if isinstance(leaf, jax.Array):
         return leaf
     numeric = isinstance(leaf, _NUMERIC)
-    if numeric or hasattr(leaf, "__jax_array__"):
+    if numeric or hasattr(type(leaf), "__jax_array__"):
         try:
             with np.errstate(over="ignore"):  # checked below
                 array = jnp.asarray(leaf)

@@ -95,7 +95,9 @@ def log(
         )
     schedule = _schedule.for_programs(every, f"`every` of the `log` at {site}")
     step = steps["step"]
-    if hasattr(step, "__jax_array__") and not isinstance(step, jax.Array):  # a variable of flax's
+    if hasattr(type(step), "__jax_array__") and not isinstance(
+        step, jax.Array
+    ):  # a variable of flax's
         step = step.__jax_array__()
     if isinstance(step, jax.core.Tracer):
         due = _one_answer(schedule, counters["step"], site)

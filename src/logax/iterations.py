@@ -190,7 +190,7 @@ def _say(line: Line, values: dict[str, Any]) -> None:
 
 
 def _as_array(line: Line, name: str, x: Any) -> Array:
-    if hasattr(x, "__jax_array__"):
+    if hasattr(type(x), "__jax_array__"):
         return x.__jax_array__()
     raise TypeError(
         f"`{line.function}` takes numbers and arrays, and got {received(x)} for "

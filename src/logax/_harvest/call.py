@@ -189,8 +189,8 @@ def _numbered(program: Any, ticket: Ticket, leaves: Sequence[Any]) -> Any:
     ticket.check()
     number = ticket.begin()
     try:
-        owner = () if ticket.owner is None else (ticket.owner,)
-        result = program(_operand(number, leaves), *owner, *leaves)
+        numbers = [np.uint32(number), *([] if ticket.owner is None else [ticket.owner])]
+        result = program(*(_operand(each, leaves) for each in numbers), *leaves)
     except BaseException as error:
         ticket.abandon(number)
         if isinstance(error, jax.errors.JaxRuntimeError) and "KeyboardInterrupt" in str(error):
@@ -204,19 +204,19 @@ def _numbered(program: Any, ticket: Ticket, leaves: Sequence[Any]) -> Any:
     return result
 
 
-def _operand(number: int, leaves: Sequence[Any]) -> Any:
-    """Return the number of a call as an operand of the program, next to its other leaves.
+def _operand(number: Any, leaves: Sequence[Any]) -> Any:
+    """Return the number of a call or of a run as an operand of the program, next to its leaves.
 
     A NumPy number is cheapest, but JAX moves it to the device implicitly. Where a transfer guard
     forbids that, `device_put` puts it on the devices of the leaves.
     """
-    if _compat.may_transfer_implicitly():
-        return np.uint32(number)
+    if isinstance(number, jax.Array) or _compat.may_transfer_implicitly():
+        return number
     arrays = (x for x in leaves if isinstance(x, jax.Array) and x.committed)
     place = next((x.sharding for x in arrays), None)
     if isinstance(place, jax.sharding.NamedSharding):
         place = jax.sharding.NamedSharding(place.mesh, jax.sharding.PartitionSpec())
-    return jax.device_put(np.uint32(number), place)
+    return jax.device_put(number, place)
 
 
 _UPDATES_IN_PLACE = object()

@@ -56,7 +56,8 @@ class live:  # noqa: N801 - used like a function
     Raises:
       TypeError: A callback cannot be called.
       DeliveryError: On leaving the block: a callback raised.
-      RuntimeError: The block is left in another thread, opened twice, or left without being open.
+      RuntimeError: The block is left in another thread, which closes it but cannot make the
+        programs of the first one free; or it is opened twice, or left without being open.
     """
 
     def __init__(
@@ -104,12 +105,6 @@ class live:  # noqa: N801 - used like a function
     ) -> None:
         if self._unbind is None:
             raise RuntimeError("This `live` is not open. Write `with logax.live(...):`.")
-        if threading.current_thread() is not self._thread and self._thread.is_alive():
-            raise RuntimeError(
-                f"This `live` was opened in the thread {self._thread.name!r} and is left in "
-                f"{threading.current_thread().name!r}, where it binds no logs. Leave it in the "
-                "thread that opened it."
-            )
         self._unbind()
         self._unbind = None
         try:
@@ -122,6 +117,17 @@ class live:  # noqa: N801 - used like a function
             with _lock:
                 _open.remove(self)
             self._runs.__exit__(kind, error, traceback)
+        self._check_thread()
+
+    def _check_thread(self) -> None:
+        here = threading.current_thread()
+        if here is not self._thread and self._thread.is_alive():
+            raise RuntimeError(
+                f"This `live` was opened in the thread {self._thread.name!r} and left in "
+                f"{here.name!r}. It gets no more records, but programs of {self._thread.name!r} "
+                "still send them until that thread opens another block. Leave a block in the "
+                "thread that opened it."
+            )
 
     def _flush_after(self, error: BaseException) -> None:
         """Deliver all, and leave it to the error that ended the block to be raised."""
