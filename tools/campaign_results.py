@@ -42,7 +42,7 @@ def write_results(folder: Path, campaigns: list[dict[str, Any]]) -> Path:
     """Write campaigns with the versions that they ran with, and return the file."""
     now = dt.datetime.now(dt.UTC).replace(microsecond=0)
     versions = {name: importlib.metadata.version(name) for name in ("jax", "jaxlib", "numpy")}
-    found = {
+    found: dict[str, Any] = {
         "date": now.isoformat(),
         **versions,
         "python": platform.python_version(),
