@@ -5,6 +5,9 @@ PYTHON ?= python3
 WORKERS ?= 2
 ARGS ?=
 
+# Python keeps its bytecode, even where the environment says not to: the tests start many processes.
+export PYTHONDONTWRITEBYTECODE =
+
 MATRIX := jax-0.8.0-python-3.11 jax-0.10.2-python-3.11 jax-0.11.2-python-3.12 \
           jax-0.12.0.1-python-3.13
 

@@ -191,6 +191,8 @@ def test_every_program_of_a_page_with_friends_runs(name: str, tmp_path: Path) ->
 
 
 LONG = {
+    "docs/log.md",
+    "docs/logdict.md",
     "docs/loop.md",
     "docs/own-sink.md",
     "docs/runs.md",

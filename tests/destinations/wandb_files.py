@@ -26,6 +26,8 @@ def environment(home):
         "NETRC": str(home / "netrc"),
         "WANDB_SILENT": "true",
         "WANDB_ERROR_REPORTING": "false",
+        "WANDB__SAVE_REQUIREMENTS": "false",  # a list of all packages takes half a second a run
+        "WANDB__DISABLE_STATS": "true",
     }
 
 

@@ -55,6 +55,7 @@ def start() -> Any:
 
 @pytest.fixture(scope="module", autouse=True)
 def _compiled() -> None:
+    jax.clear_caches()  # a trace has all programs in it that are loaded, those of other tests too
     jax.block_until_ready(BESIDE(INSIDE(start())))
 
 

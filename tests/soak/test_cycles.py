@@ -17,15 +17,9 @@ OF_ALL = 400  # blocks: less than one in two cycles
 FLAT = 3 * 2**20  # bytes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "kind",
-    [
-        *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("runs", "loops")),
-        *(
-            pytest.param(kind, marks=pytest.mark.campaign)
-            for kind in ("loggers", "several", "callbacks", "trajectories")
-        ),
-    ],
+    "kind", ["runs", "loggers", "several", "callbacks", "trajectories", "loops"]
 )
 def test_a_thousand_cycles_leave_nothing_behind(kind: str, tmp_path: Path) -> None:
     early, late = (Footprint(*each) for each in answer(measure, kind, tmp_path, [EARLY, LATE]))
