@@ -18,7 +18,7 @@ from oracle_checks import compiled_quickly
 from program_strategies import programs, states
 from programs import State
 from test_oracle import STATES, every_other
-from test_tap_oracle import buffers
+from test_tap_oracle import BUFFER as buffers
 
 ways = st.sampled_from((None, 1, 7, 64))  # None is the logger's `spool`, else it is its `tap`
 LANES = st.lists(states(), min_size=2, max_size=2)
