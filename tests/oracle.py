@@ -12,8 +12,6 @@ the same program in plain Python, under `jax.disable_jit()`, with a recorder in 
 - `recording.chosen(...)` and `recording.thinned(k)` give what a choosing or thinning harvest keeps.
 - `assert_logs_match(logs, recording)` compares key by key and record by record: values bit for bit,
   dtypes, structures, steps, order and counts. `capacity=c` expects the last `c` records of a key.
-- `moved_out_of_loops()` says for which keys a harvest warned that JAX runs their logs once, before
-  a loop. Only they may differ, and only in programs that are differentiated.
 
 A record that lacks a step which its key has elsewhere shows NaN there, or the least integer of the
 step's dtype. A value that does not vary over the lanes of a `vmap` inside the program has no axis
@@ -25,12 +23,9 @@ harvest may show an axis that the recorder does not have, with one value all alo
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 import itertools
-import re
-import warnings
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import partial
@@ -186,43 +181,13 @@ def _stack(
     return stack
 
 
-@contextlib.contextmanager
-def moved_out_of_loops() -> Iterator[set[str]]:
-    """Collect the keys of logs that JAX moved out of a loop, as the harvest warns.
-
-    Only for these keys may the number of records differ. Other warnings are errors.
-    """
-    keys: set[str] = set()
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        yield keys
-    for warning in caught:
-        match = re.fullmatch(MOVED, str(warning.message))
-        assert match, warning.message
-        keys.update(match["keys"].split(", "))
-
-
-MOVED = (
-    r"The `log` of (?P<keys>.+) at .+\.py:\d+ is in a function with a derivative rule of its own, "
-    r"in a loop that is differentiated\. .+"
-)
-
-
-def assert_logs_match(
-    logs: Any,
-    recording: Recording,
-    *,
-    capacity: int | None = None,
-    ignored: Container[str] = (),
-) -> None:
+def assert_logs_match(logs: Any, recording: Recording, *, capacity: int | None = None) -> None:
     """Raise unless `logs` holds exactly these records; keys without any may be absent."""
     columns = expected(recording, capacity)
     surplus = set(logs) - set(columns)
     assert not surplus, f"keys that no `log` call of the program has: {surplus}"
     compact = logs.compact()
     for key, column in columns.items():
-        if key in ignored:
-            continue
         if key not in logs:
             assert column.count == 0, f"{key!r} is missing, {column.count} records were expected"
             continue

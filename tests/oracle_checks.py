@@ -27,7 +27,6 @@ from oracle import (
     assert_same_bits,
     expected,
     lane,
-    moved_out_of_loops,
     oracle,
     with_all_lanes,
 )
@@ -129,20 +128,6 @@ def check_records(program: Program, *states: State) -> None:
         assert_logs_match(logs, recording.chosen())
         if not getattr(program, "ragged", True):
             assert_not_padded(logs)
-
-
-def check_derivative(program: Program, state: State) -> set[str]:
-    """`spool` gives the records of a program that is differentiated.
-
-    Returns the keys of logs that JAX moved out of a loop, as a warning said.
-    """
-    wanted, recording = oracle(program, state)
-    harvested = logax.spool(against(program, logax.log), capacity=capacity_of(program))
-    with moved_out_of_loops() as moved:
-        out, logs = harvested(state)
-    assert_same_trees(out, wanted)
-    assert_logs_match(logs, recording.chosen(), ignored=moved)
-    return moved
 
 
 def check_lanes(program: Program, lanes: Sequence[State]) -> None:

@@ -54,10 +54,9 @@ MOST_RECORDS = 200
 class _Author:
     """Draws the statements of one program, at most `size` of those that hold others.
 
-    Unless it is `ragged`, the number of its records does not depend on data. With `moves`, JAX may
-    move a function out of a loop, and its logs with it. The last fields say what is around: how
-    many `vmap`s, whether a `shard_map`, a loop, a branch or custom function, a derivative, and
-    whether that is of a kind that knows no `while`.
+    Unless it is `ragged`, the number of its records does not depend on data. The last fields say
+    what is around: how many `vmap`s, whether a `shard_map`, a loop, a branch or custom function, a
+    derivative, and whether that is of a kind that knows no `while`.
     """
 
     draw: Any
@@ -73,7 +72,6 @@ class _Author:
     sharded: bool = False
     looped: bool = False
     apart: bool = False
-    moves: bool = False
     differentiated: bool = False
     backwards: bool = False
 
@@ -185,10 +183,7 @@ class _Author:
         return self._without_gradient(loop) if traced else loop
 
     def _invariant(self, depth: int) -> Statement:
-        # To differentiate a loop, JAX moves such functions out of it, and a warning says so.
-        moved = ("Custom", "Call") if self.differentiated and not self.moves else ()
-        with self.inside(*moved):
-            return Invariant((self.block(depth),))
+        return Invariant((self.block(depth),))
 
     def _map(self, depth: int) -> Statement:
         return Map(self._trips(), self._loop(depth))
@@ -257,7 +252,6 @@ def _drafts(
     ragged = ragged and draw(st.integers(0, 3)) > 0
     devices = draw(st.sampled_from([2, 4]))  # of all shards: JAX takes one mesh in one program
     author = _Author(draw, table, ragged, ragged and unbounded, without, steady, devices, 1)
-    author.moves = way is not None
     with author.differentiating(way) if way else contextlib.nullcontext():
         with author.inside("Lanes", "Shards", "Derivative"):
             function = Block((*author.block(1).statements, author.log()))
@@ -286,10 +280,7 @@ def programs(
 
 
 def derivatives(size: int = 4) -> st.SearchStrategy[Program]:
-    """Programs that are differentiated as a whole, in all ways.
-
-    In these alone JAX may move logs out of a loop, as a warning says.
-    """
+    """Programs that are differentiated as a whole, in all ways."""
     ways = st.sampled_from(list(DERIVATIVES))
     return ways.flatmap(
         lambda way: _bounded(_drafts(tuple(KINDS), True, True, (), False, size, way))

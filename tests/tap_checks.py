@@ -20,7 +20,6 @@ from oracle import (
     assert_same_bits,
     host,
     lane,
-    moved_out_of_loops,
     oracle,
     with_all_lanes,
 )
@@ -87,18 +86,6 @@ def check_tapped(program: Program, buffer: int, *states: State) -> None:
         logax.flush()
         assert_delivered(got, recording.chosen().records)
         assert {one.lane for one in got} <= {()}
-
-
-def check_tapped_derivative(program: Program, buffer: int, state: State) -> None:
-    """The records of a program that is differentiated, but for those moved out of loops."""
-    function, got = tapped(against(program, logax.log), buffer)
-    wanted, recording = oracle(program, state)
-    with moved_out_of_loops() as moved:
-        out = function(state)
-    assert_same_trees(out, wanted)
-    logax.flush()
-    delivered = [_Only(one, key) for one in got for key in one if key not in moved]
-    assert_delivered(delivered, [r for r in recording.chosen().records if r.key not in moved])
 
 
 def check_tapped_lanes(

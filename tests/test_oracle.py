@@ -16,7 +16,6 @@ from hard_programs import HARD, loops_of_length_zero, while_in_a_loop_of_length_
 from oracle import Program
 from oracle_checks import (
     REDUCTIONS,
-    check_derivative,
     check_donated,
     check_gradient,
     check_jitted,
@@ -101,7 +100,7 @@ def test_a_long_random_program_logs_what_the_oracle_recorded(
 def test_a_derivative_of_a_random_program_logs_what_the_oracle_recorded(
     program: Program, state: State
 ) -> None:
-    check_derivative(program, state)
+    check_records(program, state)
 
 
 @on_random_programs(12, 84, program=programs(), lanes=LANES)

@@ -15,9 +15,11 @@ from typing import Any, NamedTuple, TypeAlias
 import jax
 from jax._src import core as _core
 from jax._src import dispatch as _dispatch
+from jax._src import linear_util as _lu
 from jax._src import source_info_util as _source
 from jax._src.ad_checkpoint import remat_p as _remat_p
 from jax._src.array import ArrayImpl as _ArrayImpl
+from jax._src.custom_batching import custom_vmap_p as _custom_vmap_p
 from jax._src.interpreters import partial_eval as _pe
 from jax._src.lax.control_flow import loops as _loops
 from jax._src.named_sharding import UNSPECIFIED as _UNSPECIFIED
@@ -345,63 +347,133 @@ def lowered(
         return mlir.lower_fun(function, multiple_results=True)(inner, *operands), avals_out
 
 
-def register_partial_eval(
-    primitive: Any, holds: Callable[[Jaxpr], bool], silenced: Callable[[Jaxpr], Jaxpr]
-) -> None:
-    """Make a primitive run as often under differentiation as without it.
+class Logs(NamedTuple):
+    """What partial evaluation has to know of logs.
 
-    To differentiate, JAX splits a program into a known part, which runs at once, and the rest. Some
-    of its rules for that change how often an effect happens; this wraps them. Nothing changes for
-    programs without the primitive. Private on every version.
-
-    | JAX | with the primitive inside |
-    | --- | --- |
-    | moves work that does not vary out of a `scan` | the primitive counts as varying |
-    | drops effects of a `cond`, `while` or `checkpoint` that it moves | none of it moves |
-    | runs a whole `while` again for the rest | the second run is without the primitive |
-
-    Args:
-      primitive: An effectful primitive without results.
-      holds: Returns whether a jaxpr has an equation of the primitive, at any depth.
-      silenced: Returns the same program without such equations.
+    Attributes:
+      primitive: The effectful primitive without results that a log is.
+      are_bound: Returns whether logs are bound while this thread traces.
+      are_in: Returns whether a jaxpr has a log, however deep.
+      silenced: Returns the same program without logs.
     """
 
+    primitive: Any
+    are_bound: Callable[[], bool]
+    are_in: Callable[[Jaxpr], bool]
+    silenced: Callable[[Jaxpr], Jaxpr]
+
+
+def register_partial_eval(logs: Logs) -> None:
+    """Make logs run as often under differentiation as without it.
+
+    To differentiate, JAX splits a program into what is known at once and the rest. Some of its
+    rules for that change how often an effect happens, and are wrapped here. Nothing changes for
+    programs without logs. Private on every version.
+
+    | JAX | with logs |
+    | --- | --- |
+    | moves out of a `scan` what does not vary in it | a log counts as varying |
+    | moves, there, whole constructs and functions | without logs; these run in the loop |
+    | runs a whole `while` again for the rest | the second run is without logs |
+    """
+    primitives = jex.primitives
+    rules, checkpointed = _pe.custom_partial_eval_rules, _pe.partial_eval_jaxpr_custom_rules
+    rules[logs.primitive] = _rule_of_log(logs)
+    rules[primitives.while_p] = _split_while(rules[primitives.while_p], logs)
+    checkpointed[primitives.while_p] = _split_checkpointed_while(
+        checkpointed[primitives.while_p], logs
+    )
+    for name in ("cond_p", "while_p", "remat_p", "custom_vmap_p", "linear_solve_p"):
+        construct = {"remat_p": _remat_p, "custom_vmap_p": _custom_vmap_p}.get(name)
+        construct = construct or getattr(primitives, name)
+        rules[construct] = _keep_logs_of_construct(construct, rules.get(construct), logs)
+    for name in ("process_custom_jvp_call", "process_custom_vjp_call", "process_call"):
+        if hasattr(_pe.JaxprTrace, name):
+            method = getattr(_pe.JaxprTrace, name)
+            setattr(_pe.JaxprTrace, name, _keep_logs_of_function(method, logs))
+    trace: Any = _pe.JaxprTrace
+    trace.process_shard_map = _keep_shards_with_logs(trace.process_shard_map, logs)
+
+
+def _rule_of_log(logs: Logs) -> Any:
     def rule(trace: Any, *tracers: Any, **params: Any) -> Any:
         if _is_hoisting():
-            return _stage(trace, primitive, tracers, params)
-        return trace.default_process_primitive(primitive, tracers, params)
+            return _stage(trace, logs.primitive, tracers, params)
+        return trace.default_process_primitive(logs.primitive, tracers, params)
 
-    def concerns(params: dict[str, Any]) -> bool:
-        return any(map(holds, jaxprs_in(params)))
-
-    while_p, cond_p = jex.primitives.while_p, jex.primitives.cond_p
-    rules, checkpointed = _pe.custom_partial_eval_rules, _pe.partial_eval_jaxpr_custom_rules
-    rules[primitive] = rule
-    rules[while_p] = _split_while(rules[while_p], concerns, silenced)
-    checkpointed[while_p] = _split_checkpointed_while(checkpointed[while_p], concerns, silenced)
-    for construct in (cond_p, while_p, _remat_p):
-        rules[construct] = _keep_in_loop(construct, rules[construct], concerns)
+    return rule
 
 
-def _keep_in_loop(construct: Any, rule: Any, concerns: Callable[[dict[str, Any]], bool]) -> Any:
+def _keep_logs_of_construct(construct: Any, rule: Any, logs: Logs) -> Any:
+    """Wrap the rule of a primitive: its results may leave the loop, its logs stay."""
+
     def wrapped(trace: Any, *tracers: Any, **params: Any) -> Any:
-        if concerns(params) and _is_hoisting():
-            return _stage(trace, construct, tracers, params)
+        if not (any(map(logs.are_in, jaxprs_in(params))) and _is_hoisting()):
+            return split(trace, tracers, params)
+        _stage(trace, construct, tracers, params)
+        return split(trace, tracers, _silent_params(construct, params, logs))
+
+    def split(trace: Any, tracers: Sequence[Any], params: dict[str, Any]) -> Any:
+        if rule is None:
+            return trace.default_process_primitive(construct, tracers, params)
         return rule(trace, *tracers, **params)
 
     return wrapped
 
 
-def _split_while(rule: Any, concerns: Callable[[dict[str, Any]], bool], silenced: Any) -> Any:
-    """Wrap the rule of `while`, which runs a loop of the known part and stages the whole loop."""
+def _keep_logs_of_function(method: Any, logs: Logs) -> Any:
+    """Wrap what splits a call of a function: its results may leave the loop, its logs stay.
+
+    The function is the third argument; the values it is called with are the only list among the
+    others.
+    """
+
+    def wrapped(trace: Any, primitive: Any, function: Any, *others: Any, **options: Any) -> Any:
+        if not (logs.are_bound() and _is_hoisting()):
+            return method(trace, primitive, function, *others, **options)
+        (values,) = (each for each in others if isinstance(each, (list, tuple)))
+        tracers = [trace.instantiate_const(trace.to_jaxpr_tracer(x)) for x in values]
+        jaxpr = jax.make_jaxpr(function.call_wrapped)(*(tracer.aval for tracer in tracers))
+        if logs.are_in(jaxpr):
+            with _core.set_current_trace(trace):
+                jax.jit(_core.jaxpr_as_fun(jaxpr))(*tracers)
+            silent = _core.jaxpr_as_fun(logs.silenced(jaxpr))
+            function = _lu.wrap_init(silent, debug_info=function.debug_info)
+        return method(trace, primitive, function, *others, **options)
+
+    return wrapped
+
+
+def _keep_shards_with_logs(method: Any, logs: Logs) -> Any:
+    """Wrap what splits a `shard_map`: one that logs stays in the loop, results and all."""
+
+    def wrapped(trace: Any, primitive: Any, function: Any, values: Any, **options: Any) -> Any:
+        if logs.are_bound() and _is_hoisting():
+            tracers = [trace.instantiate_const(trace.to_jaxpr_tracer(x)) for x in values]
+            results = method(trace, primitive, function, tracers, **options)
+            recipes = [r.recipe for r in results if isinstance(r, _pe.JaxprTracer)]
+            equations = [r for r in recipes if isinstance(r, _pe.JaxprEqnRecipe)]
+            if equations and logs.are_in(equations[0].params["jaxpr"]):
+                handle = _pe.EffectHandle(list(equations[0].in_tracers), equations[0])
+                trace.effect_handles.append(handle)
+                return results
+        return method(trace, primitive, function, values, **options)
+
+    return wrapped
+
+
+def _split_while(rule: Any, logs: Logs) -> Any:
+    """Wrap the rule of `while`, which runs a loop of what is known and stages one of all."""
 
     def wrapped(trace: Any, *tracers: Any, **params: Any) -> Any:
         before = len(trace.effect_handles)
         results = rule(trace, *tracers, **params)
         staged = [t for t in results if isinstance(t, _pe.JaxprTracer) and not t.is_known()]
-        if concerns(params) and 0 < len(staged) < len(results):
+        holds = any(map(logs.are_in, jaxprs_in(params)))
+        if holds and 0 < len(staged) < len(results):
             recipe: Any = staged[0].recipe
-            equation = recipe._replace(**_silent_while(params, silenced))
+            silent = _silent_params(recipe.primitive, params, logs)
+            equation = recipe._replace(params=silent, effects=_effects_in(silent))
             for tracer in staged:
                 tracer.recipe = equation
             handles = trace.effect_handles[before:] if equation.effects else []
@@ -413,15 +485,14 @@ def _split_while(rule: Any, concerns: Callable[[dict[str, Any]], bool], silenced
     return wrapped
 
 
-def _split_checkpointed_while(
-    rule: Any, concerns: Callable[[dict[str, Any]], bool], silenced: Any
-) -> Any:
-    """Wrap the rule of a `while` in a `checkpoint`: the same with equations, not tracers."""
+def _split_checkpointed_while(rule: Any, logs: Logs) -> Any:
+    """Wrap the rule of a `while` in a `checkpoint`: as above, equations in place of tracers."""
 
     def wrapped(saveable: Any, unknown: Any, instantiated: Any, equation: Equation) -> Any:
-        if not concerns(equation.params):
+        if not any(map(logs.are_in, jaxprs_in(equation.params))):
             return rule(saveable, unknown, instantiated, equation)
-        silent = equation.replace(**_silent_while(equation.params, silenced))
+        params = _silent_params(equation.primitive, equation.params, logs)
+        silent = equation.replace(params=params, effects=_effects_in(params))
         # JAX would keep results of effects for the backward run, and its rule has no room for any.
         split = equation if any(unknown) else silent
         known, _, *rest = rule(saveable, unknown, instantiated, split)
@@ -432,56 +503,51 @@ def _split_checkpointed_while(
     return wrapped
 
 
-def _silent_while(params: dict[str, Any], silenced: Any) -> dict[str, Any]:
-    """Return the parameters and effects of a `while` without the primitive."""
-    jaxprs = {name: silenced(params[name]) for name in ("cond_jaxpr", "body_jaxpr")}
-    effects = frozenset().union(*(parts(jaxpr)[0].effects for jaxpr in jaxprs.values()))
-    return {"params": params | jaxprs, "effects": effects}
+def _silent_params(construct: Any, params: dict[str, Any], logs: Logs) -> dict[str, Any]:
+    """Return the parameters of an equation with programs that do not log."""
+
+    def silent(value: Any) -> Any:
+        if isinstance(value, (tuple, list)):
+            values = map(silent, value)
+            return type(value)(*values) if hasattr(value, "_fields") else type(value)(values)
+        if not hasattr(getattr(value, "jaxpr", value), "eqns") or not logs.are_in(value):
+            return value
+        without = logs.silenced(value)
+        return open_jaxpr(without)[0] if construct is _remat_p else without
+
+    return {name: silent(value) for name, value in params.items()}
+
+
+def _effects_in(params: dict[str, Any]) -> frozenset[Any]:
+    return frozenset().union(*(parts(jaxpr)[0].effects for jaxpr in jaxprs_in(params)))
 
 
 def _stage(trace: Any, primitive: Any, tracers: Sequence[Any], params: dict[str, Any]) -> Any:
     """Leave the primitive in the program that is split, whatever is known of its operands."""
     tracers = [trace.instantiate_const(trace.to_jaxpr_tracer(t)) for t in tracers]
-    if tracers:
-        return trace.default_process_primitive(primitive, tracers, params)
-    _, effects = primitive.abstract_eval(**params)
-    equation = _pe.new_eqn_recipe(trace, [], [], primitive, params, effects, _source.current())
-    trace.effect_handles.append(_pe.EffectHandle([], equation))
-    return []
+    avals, effects = primitive.abstract_eval(*(t.aval for t in tracers), **params)
+    effects = effects | _effects_in(params)  # which `custom_vmap` does not have in 0.8
+    results = [_pe.JaxprTracer(trace, _pe.PartialVal.unknown(aval), None) for aval in avals]
+    equation = _pe.new_eqn_recipe(
+        trace, tracers, results, primitive, params, effects, _source.current()
+    )
+    for result in results:
+        result.recipe = equation
+    trace.effect_handles.append(_pe.EffectHandle(tracers, equation))
+    return results
 
 
 def _is_hoisting() -> bool:
-    """Return whether JAX is moving work that does not vary out of a `scan`.
+    """Return whether JAX is moving work out of a `scan` that does not vary in it.
 
     JAX keeps no flag for it, so this looks for its functions on the stack.
     """
-    return any(code in _HOISTING for code in _codes_on_stack())
-
-
-def is_hoisted() -> bool:
-    """Return whether a primitive bound here is in a function that JAX moves out of a `scan`.
-
-    JAX moves functions with custom derivative rules as a whole, if none of their arguments varies
-    in the loop.
-    """
-    codes = _codes_on_stack()
-    return (
-        any(code in _CUSTOM_CALLS for code in codes)
-        and any(code in _HOISTING for code in codes)  # further out
-        and not isinstance(_core.trace_ctx.trace, _pe.JaxprTrace)
-    )
-
-
-def _codes_on_stack() -> Iterator[types.CodeType]:
-    """Yield the code objects of the running functions, innermost first."""
     frame: Any = sys._getframe()
     while frame is not None:
-        yield frame.f_code
+        if frame.f_code in _HOISTING:
+            return True
         frame = frame.f_back
+    return False
 
 
 _HOISTING = {_loops._scan_known_hoisting.__code__, _loops._scan_partial_eval_custom.__code__}
-_CUSTOM_CALLS = {
-    _pe.JaxprTrace.process_custom_jvp_call.__code__,
-    _pe.JaxprTrace.process_custom_vjp_call.__code__,
-}

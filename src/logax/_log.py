@@ -32,7 +32,7 @@ import numpy as np
 from jax.extend import core as jex
 from jax.interpreters import ad, batching, mlir
 
-from logax import _compat, _schedule
+from logax import _schedule
 from logax._checks import as_names, as_text, one_boolean, warn_of_misspelling
 from logax._compat import Array, Tree
 from logax._entries import LogSpec, entries_of, step_of
@@ -144,25 +144,19 @@ class _Bindings(threading.local):
 
     def __init__(self) -> None:
         self.layers: list[_Layer] = []
-        self._context: Any = None
 
     def update(self) -> None:
         """Set the context that JAX's caches see to the last layer."""
         bind = self.layers[-1].bind if self.layers else None
-        if bind is _binding.value:
-            return
-        if self._context is not None:
-            self._context.__exit__(None, None, None)
-            self._context = None
-        if bind is not None:
-            self._context = _binding(bind)
-            self._context.__enter__()
+        if bind is not _binding.value:
+            # Entering sets it. Nothing is restored later, so an interrupt leaves nothing half done.
+            _binding(bind).__enter__()
 
 
 @dataclasses.dataclass(eq=False)
 class _Layer:
     bind: Bind | None
-    blocks: int = 0
+    blocks: set[object] = dataclasses.field(default_factory=set)
 
 
 @contextlib.contextmanager
@@ -188,15 +182,15 @@ def begin_block(bind: Bind) -> Callable[[], None]:
     layers = _bindings.layers
     if not layers or layers[-1].bind is not bind:
         layers.append(_Layer(bind))
-    layer = layers[-1]
-    layer.blocks += 1
+    layer, block = layers[-1], object()
+    layer.blocks.add(block)
     _bindings.update()
 
     def end() -> None:
-        layer.blocks -= 1
+        layer.blocks.discard(block)
         if not layer.blocks and layer in layers:
             layers.remove(layer)
-            _bindings.update()
+        _bindings.update()
 
     return end
 
@@ -244,19 +238,6 @@ def _listed(names: Any) -> str:
     return ", ".join(f"`{name}`" for name in names) or "none"
 
 
-class _LogPrimitive(jex.Primitive):
-    def bind(self, *operands: Array, spec: LogSpec) -> Any:
-        if _compat.is_hoisted():
-            warn_user(
-                f"The `log` of {spec} is in a function with a derivative rule of its own, "
-                "in a loop that is differentiated. No argument of that function varies in the "
-                "loop, so JAX runs it once, before the loop, and its records are not repeated for "
-                "each iteration. Harvest inside the gradient, `grad(spool(f), has_aux=True)`, or "
-                "log outside of that function."
-            )
-        return super().bind(*operands, spec=spec)  # type: ignore[no-untyped-call]
-
-
 def _abstract(*_: Any, spec: LogSpec) -> tuple[list[Any], Any]:
     return [], EFFECTS
 
@@ -287,7 +268,7 @@ _bindings = _Bindings()
 _ledgers = threading.local()
 EFFECTS = jax.make_jaxpr(lambda: jax.debug.callback(lambda: None))().effects
 
-log_p: Any = _LogPrimitive("logax_log")  # `log` is JAX's logarithm
+log_p = jex.Primitive("logax_log")  # `log` is JAX's logarithm
 log_p.multiple_results = True
 log_p.def_effectful_abstract_eval(_abstract)
 log_p.def_impl(lambda *_, spec: [])

@@ -6,14 +6,16 @@ loops again. Each case here is one of these; random programs are in `test_oracle
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax import lax
+from jax.custom_batching import custom_vmap
+from jax.sharding import Mesh, PartitionSpec
 
 import logax
 
@@ -163,35 +165,88 @@ def test_tap_delivers_in_the_order_of_the_program(derivative: Any) -> None:
     ]
 
 
-@pytest.mark.parametrize("kind", ["custom_jvp", "custom_vjp"])
-def test_functions_with_rules_that_move_out_of_a_loop_are_warned_of(kind: str) -> None:
-    def plain(x: Any) -> Any:
-        logax.log({"rate": x})
-        return x + 1
+def rate(x: Any) -> Any:
+    logax.log({"rate": x})
+    return jnp.sin(x)
 
-    line = plain.__code__.co_firstlineno + 1
-    if kind == "custom_jvp":
-        function: Any = jax.custom_jvp(plain)
-        function.defjvp(lambda primals, tangents: (plain(*primals), tangents[0]))
-    else:
-        function = jax.custom_vjp(plain)
-        function.defvjp(lambda x: (plain(x), None), lambda _, cotangent: (cotangent,))
 
+def with_jvp(fun: Function) -> Function:
+    function = jax.custom_jvp(fun)
+    function.defjvp(lambda primals, tangents: (fun(*primals), 2 * tangents[0]))
+    return function
+
+
+def with_vjp(fun: Function) -> Function:
+    function = jax.custom_vjp(fun)
+    function.defvjp(lambda x: (fun(x), None), lambda _, cotangent: (2 * cotangent,))
+    return function
+
+
+def with_vmap(fun: Function) -> Function:
+    function = custom_vmap(fun)
+    function.def_vmap(lambda size, batched, x: (jax.vmap(fun)(x), True))
+    return function
+
+
+def in_shards(fun: Function) -> Function:
+    mesh, spec = Mesh(np.array(jax.devices()[:2]), ("i",)), PartitionSpec("i")
+    shards = jax.shard_map(fun, mesh=mesh, in_specs=spec, out_specs=spec)
+    return lambda x: shards(jnp.stack([x, x])).mean()
+
+
+CALLS: dict[str, Function] = {
+    "custom_jvp": with_jvp(rate),
+    "custom_jvp of jit": with_jvp(jax.jit(rate)),
+    "custom_vjp": with_vjp(rate),
+    "custom_vjp of cond": with_vjp(lambda x: lax.cond(x < 1, rate, rate, x)),
+    "custom_vmap": with_vmap(rate),
+    "linear solve": lambda x: lax.custom_linear_solve(
+        lambda y: 2 * y, x, lambda _, y: rate(y), symmetric=True
+    ),
+    "shard_map": in_shards(rate),
+    "checkpoint without operands": lambda x: jax.checkpoint(lambda: rate(0.5))(),
+    "checkpoint of scan": jax.checkpoint(
+        lambda x: lax.scan(lambda c, _: (rate(c), None), x, length=1)[0]
+    ),
+}
+
+
+@pytest.mark.parametrize("function", CALLS.values(), ids=CALLS)
+def test_what_is_called_with_the_same_in_every_iteration_logs_in_each(function: Any) -> None:
     def step(c: Any, x: Any) -> Any:
         return c * function(lax.stop_gradient(x))
 
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        assert seen(jax.grad(repeated(step))) == {"rate": [0.5]}
-    assert {str(warning.message) for warning in caught} == {
-        f"The `log` of rate at {__file__}:{line} is in a function with a derivative rule of its "
-        "own, in a loop that is differentiated. No argument of that function varies in the loop, "
-        "so JAX runs it once, before the loop, and its records are not repeated for each "
-        "iteration. Harvest inside the gradient, `grad(spool(f), has_aux=True)`, or log outside "
-        "of that function."
-    }
-    inside = jax.grad(logax.spool(repeated(step)), has_aux=True)(0.5)[1]
-    assert inside["rate"].tolist() == [0.5] * 3
+    gradient = jax.grad(repeated(step))
+    out, logs = logax.spool(gradient)(0.5)
+    np.testing.assert_allclose(out, jax.jit(gradient)(0.5), rtol=1e-6)
+    assert np.unique(logs["rate"]).tolist() == [0.5]
+    assert int(logs.count["rate"]) == 3
+
+
+def test_logs_keep_no_more_for_the_backward_run() -> None:
+    """What does not vary in a loop is computed and kept once, logs or not."""
+
+    def steps(log: Any) -> Function:
+        def sine(w: Any) -> Any:
+            log({"corner": w[0, 0]})
+            return jnp.sin(w)
+
+        def step(c: Any, w: Any) -> Any:
+            w = lax.cond(w[0, 0] < 1, sine, jnp.cos, w)
+            return jnp.tanh(with_jvp(sine)(jax.checkpoint(sine)(w)) @ c)
+
+        def run(w: Any) -> Any:
+            first = jnp.ones(len(w))
+            return lax.scan(lambda c, _: (step(c, w), None), first, length=50)[0].sum()
+
+        return jax.jit(logax.spool(jax.grad(run)))
+
+    w = np.full((200, 200), 0.5, np.float32)
+    logged, silent = (
+        steps(log).lower(w).compile().memory_analysis().temp_size_in_bytes
+        for log in (logax.log, lambda _: None)
+    )
+    assert logged - silent < w.nbytes
 
 
 def test_what_moves_out_of_a_loop_is_the_same_without_logs() -> None:

@@ -12,7 +12,7 @@ from logax import _compat
 from logax._compat import Jaxpr
 from logax._harvest.harvest import Frame, Silent
 from logax._harvest.walker import walk
-from logax._log import log_p
+from logax._log import is_harvested, log_p
 
 
 def _holds_log(jaxpr: Jaxpr) -> bool:
@@ -28,4 +28,4 @@ def _silenced(jaxpr: Jaxpr) -> Jaxpr:
     return _compat.trace(run, *(v.aval for v in _compat.parts(jaxpr)[0].invars))[0]
 
 
-_compat.register_partial_eval(log_p, _holds_log, _silenced)
+_compat.register_partial_eval(_compat.Logs(log_p, is_harvested, _holds_log, _silenced))

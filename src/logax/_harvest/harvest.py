@@ -84,7 +84,7 @@ class Harvest:
 
     def concerns_primitive(self, name: str) -> bool:
         """Whether equations of this primitive are looked at themselves."""
-        return bool(name == log_p.name)
+        return name == log_p.name
 
     def census_of_log(self, equation: Equation) -> Census:
         """The records of one log, as far as this harvest keeps them."""

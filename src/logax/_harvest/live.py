@@ -91,10 +91,14 @@ class live:  # noqa: N801 - used like a function
                 for target in self._targets
             ]
             self._runs = runs.pop_all()
-        with _lock:
-            _open.append(self)
         self._thread = threading.current_thread()
-        self._unbind = begin_block(_bind)
+        try:
+            with _lock:
+                _open.append(self)
+            self._unbind = begin_block(_bind)
+        except BaseException as error:  # an interrupt
+            self._close(type(error), error, error.__traceback__)
+            raise
         return self
 
     def __exit__(
@@ -105,19 +109,30 @@ class live:  # noqa: N801 - used like a function
     ) -> None:
         if self._unbind is None:
             raise RuntimeError("This `live` is not open. Write `with logax.live(...):`.")
-        self._unbind()
-        self._unbind = None
         try:
+            self._unbind()
             if error is None or isinstance(error, GeneratorExit):
                 flush()
                 self._found.warn_if_any(self._choice)
             elif not isinstance(error, (KeyboardInterrupt, SystemExit)):
                 self._flush_after(error)
         finally:
-            with _lock:
-                _open.remove(self)
-            self._runs.__exit__(kind, error, traceback)
+            self._close(kind, error, traceback)
         self._check_thread()
+
+    def _close(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._unbind is not None:
+            self._unbind()
+            self._unbind = None
+        with _lock:
+            if self in _open:
+                _open.remove(self)
+        self._runs.__exit__(kind, error, traceback)
 
     def _check_thread(self) -> None:
         here = threading.current_thread()
