@@ -90,6 +90,12 @@ def _jsonl(folder, lanes):
     return JSONLLogger(path, lanes=lanes), lambda: read_jsonl(path)
 
 
+def _csv_alone(folder, lanes):
+    """A table whose runs can be resumed: it goes by their ids."""
+    path = folder / "runs.csv"
+    return CSVLogger(path, lanes=lanes), lambda: read_csv(path)
+
+
 def _csv(folder, lanes):
     path, memory = folder / "runs.csv", MemoryLogger(lanes=lanes)
     logger = MultiLogger(CSVLogger(path, lanes=lanes), memory)
@@ -137,3 +143,8 @@ DESTINATIONS = (
     MLFLOW,
     Destination("Trackio", _trackio, numbers_only=True, empty_runs=False, dear=True),
 )
+KEEPING_RUNS = (
+    Destination("CSV", _csv_alone),
+    *(each for each in DESTINATIONS if each.name not in ("memory", "callback", "CSV")),
+)
+"""Those whose runs a later logger can resume."""

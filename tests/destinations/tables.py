@@ -36,8 +36,8 @@ def read_jsonl(path):
     }
 
 
-def read_csv(path, names):
-    """The runs of a table, given the names of runs by their ids.
+def read_csv(path, names=None):
+    """The runs of a table, given the names of runs by their ids, else by their ids.
 
     A table holds records only: no name, no status, and no run that has none.
     """
@@ -47,7 +47,7 @@ def read_csv(path, names):
     table = pd.read_csv(path, dtype=str, keep_default_na=False)
     runs = {}
     for row in table.to_dict("records"):
-        run = names[row.pop("run")]
+        run = row.pop("run") if names is None else names[row.pop("run")]
         record = {name: json.loads(cell) for name, cell in row.items() if cell}
         runs.setdefault(run, []).append(record)
     return {run: Seen(columns_of(records)) for run, records in runs.items()}

@@ -102,13 +102,24 @@ def wandb_files(folder, number="*"):
 
 
 def read_wandb(folder):
-    """The runs of a `WandbLogger`."""
+    """The runs of a `WandbLogger`. One that was resumed offline has a file for each time."""
+    runs = {}
+    for file in wandb_files(folder):
+        runs.setdefault(file.run.run_id, []).append(file)
     return {
-        file.run.display_name: Seen(
-            file.columns,
-            _STATUS[file.exit_code],
-            {name: value for name, value in file.config.items() if name != "_wandb"},
-            file.run.run_group or None,
+        files[0].run.display_name: Seen(
+            _joined(files),
+            _STATUS[files[-1].exit_code],
+            {k: v for file in files for k, v in file.config.items() if k != "_wandb"},
+            files[0].run.run_group or None,
         )
-        for file in wandb_files(folder)
+        for files in runs.values()
     }
+
+
+def _joined(files):
+    columns = {}
+    for file in files:
+        for name, column in file.columns.items():
+            columns.setdefault(name, []).extend(column)
+    return columns

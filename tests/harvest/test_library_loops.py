@@ -190,23 +190,28 @@ def test_lanes_inside_of_the_harvest_are_those_of_the_batched_program() -> None:
 
 
 def same_lanes(function: Callable[[Any], Any], xs: Any, capacity: int) -> list[int]:
-    """Compare each lane with a run of it alone; the number of records of each lane."""
-    alone = logax.spool(function, capacity=capacity)
-    out, logs = jax.vmap(alone)(xs)
-    seen: list[Any] = []
-    jax.vmap(logax.tap(function, seen.append, buffer=10))(xs)
-    logax.flush()
-    counts = []
-    for lane, x in enumerate(xs):
-        expected, solo = alone(x)
-        np.testing.assert_allclose(out[lane], expected, rtol=1e-4)
-        own, solo = jax.tree.map(lambda x, lane=lane: x[lane], logs).compact(), solo.compact()
-        assert own.keys() == solo.keys()
-        for key in solo:
-            np.testing.assert_allclose(own[key], solo[key], rtol=1e-2, atol=1e-2)
-            rows = [r[key] for r in seen if r.lane == (lane,) and key in r]
-            np.testing.assert_allclose(rows, own[key], rtol=1e-2, atol=1e-2)
-        counts.append(sum(len(solo[key]) for key in solo))
+    """Compare each lane with a run of it alone; the number of records of each lane.
+
+    A solver that chooses its own steps amplifies rounding, which differs between programs. In 64
+    bits what remains is far smaller than the difference between one record and the next.
+    """
+    with jax.enable_x64(True) if hasattr(jax, "enable_x64") else jax.experimental.enable_x64():
+        alone = logax.spool(function, capacity=capacity)
+        out, logs = jax.vmap(alone)(xs)
+        seen: list[Any] = []
+        jax.vmap(logax.tap(function, seen.append, buffer=10))(xs)
+        logax.flush()
+        counts = []
+        for lane, x in enumerate(xs):
+            expected, solo = alone(x)
+            np.testing.assert_allclose(out[lane], expected, rtol=1e-7)
+            own, solo = jax.tree.map(lambda x, lane=lane: x[lane], logs).compact(), solo.compact()
+            assert own.keys() == solo.keys()
+            for key in solo:
+                np.testing.assert_allclose(own[key], solo[key], rtol=1e-7)
+                rows = [r[key] for r in seen if r.lane == (lane,) and key in r]
+                np.testing.assert_array_equal(rows, own[key])
+            counts.append(sum(len(solo[key]) for key in solo))
     return counts
 
 
@@ -219,7 +224,7 @@ def test_an_optimizer_of_optimistix_logs_as_often_as_each_lane_evaluates() -> No
         solver = optimistix.BFGS(1e-5, 1e-5)
         return optimistix.minimise(cost, solver, y, max_steps=64, throw=False).value
 
-    counts = same_lanes(minimised, jnp.array([[1.0, 1.0], [0.5, 0.25], [4.0, 3.0]]), 64)
+    counts = same_lanes(minimised, np.array([[1.0, 1.0], [0.5, 0.25], [4.0, 3.0]]), 64)
     assert counts[0] < counts[1] < counts[2]
 
 
@@ -239,5 +244,5 @@ def test_a_solve_of_diffrax_with_an_event_logs_as_often_as_each_lane_evaluates()
             event=diffrax.Event(is_small, optimistix.Newton(1e-4, 1e-4)),
         ).ys[-1]  # fmt: skip
 
-    counts = same_lanes(solved, jnp.array([0.1, 4.0]), 128)
+    counts = same_lanes(solved, np.array([0.1, 4.0]), 128)
     assert counts[0] < counts[1]

@@ -2,13 +2,14 @@
 
 import dataclasses
 import io
+import itertools
 import re
 
 import numpy as np
 import pytest
 
 from destinations.console_lines import last_of, read_console
-from destinations.destinations import DESTINATIONS, MLFLOW, mlflow_at
+from destinations.destinations import DESTINATIONS, KEEPING_RUNS, MLFLOW, mlflow_at
 from destinations.wandb_files import own_service
 from logax.loggers import ConsoleLogger
 from logax.testing import CASES, Case, Seen
@@ -111,6 +112,47 @@ def _folded(runs):
 def test_a_destination_holds_seeds_as_a_group(destination, folder):
     runs = destination.check(_SEEDS, folder, lanes="group")
     assert {run.group for run in runs.values()} == {"seed" if destination.groups else None}
+
+
+@pytest.mark.filterwarnings("ignore:`WandbLogger` goes on with run .* offline")
+@pytest.mark.parametrize("destination", KEEPING_RUNS, ids=str)
+def test_a_later_logger_resumes_a_run_by_its_name_its_id_or_last(destination, folder):
+    values = itertools.count()
+
+    def write(**options):
+        with logger.run(**options) as state:
+            x = next(values)
+            logger.log(state, {"x": x / 2}, step=x)
+        return state.id
+
+    logger, _ = destination.open(folder, "split")
+    one = write(name="one")
+    logger.close()
+    logger, _ = destination.open(folder, "split")
+    lists_runs = destination.name != "W&B"
+    assert write(resume=one[:-1] if lists_runs else one) == one
+    two = write(name="two")
+    logger.close()
+    logger, read = destination.open(folder, "split")
+    has_names = destination.name != "CSV"
+    assert write(resume="one" if has_names and lists_runs else one) == one
+    assert write(resume="last" if lists_runs else two) == two
+    names = {one: "one", two: "two"} if has_names else {one: one, two: two}
+    rows = [own if own == name else f"{own}  {name}" for own, name in names.items()]
+    both = r"in .*, or `last` for the newest, of:\n  " + "\n  ".join(rows)
+    begin = one[:2]  # the century
+    unknown = {"nine": f"'nine' means no run {both}$", begin: f"'{begin}' means 2 runs {both}$"}
+    if not lists_runs:
+        unknown = {"last": "`WandbLogger` cannot list the runs of W&B, so it does not know"}
+    for text, message in unknown.items():
+        prefix = rf"^`{type(logger).__name__}\.run` cannot resume a run: "
+        with pytest.raises(ValueError, match=prefix + message):
+            logger.run(resume=text).__enter__()
+    logger.close()
+    assert {name: run.columns for name, run in read().items()} == {
+        names[one]: {"x": [(0, 0.0), (1, 0.5), (3, 1.5)]},
+        names[two]: {"x": [(2, 1.0), (4, 2.0)]},
+    }
 
 
 @pytest.fixture(scope="module")

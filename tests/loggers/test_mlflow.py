@@ -212,6 +212,40 @@ def test_long_parameters_are_cut_and_whole_in_the_tags(database, sink):
     assert params_of({"a": {}, "b": None}) == ({"a": "{}", "b": "null"}, {})
 
 
+def test_the_tags_of_a_config_hold_all_of_it_after_each_resume(database, sink):
+    """Shorter and longer configs, each merged into what the tags held."""
+    expected = {"long": "é" * 13000, "rate": 0.5, "net": {"a": 1}}
+    (run,) = _runs(1, config=dict(expected))
+    _send(sink, [run])
+
+    def resumed(config):
+        _send(MLflowSink(sink._name, database), [RunInfo(run.id, "n0", config, resumed=True)])
+        found = _found(database, sink)[1][run.id].data
+        assert found.params["rate"] == "0.5"
+        tags = [found.tags.get(f"logax.config.{number}", "") for number in range(5)]
+        return json.loads("".join(tags)), [bool(text) for text in tags].count(True)
+
+    for config, number in (
+        ({}, 3),
+        ({"rate": 0.25}, 3),
+        ({"long": "☃", "net": {"b": 2}}, 1),
+        ({"rate": 0.5}, 1),  # what the parameter is, and the tags are not
+        ({"long": "é" * 7000}, 2),  # as it is: escaped it would need nine
+    ):
+        expected |= config
+        assert resumed(config) == (expected, number)
+
+
+@pytest.mark.parametrize("text", ["{", "3"])
+def test_tags_of_a_config_that_a_user_has_edited_are_replaced(database, sink, text):
+    (run,) = _runs(1, config={"rate": 0.5})
+    _send(sink, [run])
+    client, found = _found(database, sink)
+    client.set_tag(found[run.id].info.run_id, "logax.config.0", text)
+    _send(MLflowSink(sink._name, database), [RunInfo(run.id, "n0", {"rate": 1}, resumed=True)])
+    assert _found(database, sink)[1][run.id].data.tags["logax.config.0"] == '{"rate": 1}'
+
+
 def test_more_tags_than_fit_in_a_request_are_all_set(database, sink):
     config = {"long": "x" * 510_000}
     runs = _runs(1, config=config)

@@ -296,6 +296,9 @@ def test_a_run_that_is_open_is_not_resumed(tmp_path, logger):
     another = SaveLogger(tmp_path)
     with pytest.raises(ValueError, match=rf"the run {states.id[0]}, which a process still writes"):
         jax.vmap(lambda key: another.init(key, resume="s"))(keys(2))
+    logger.finish(states)  # and stays open itself
+    write(another, 2, 1.0, resume="s")
+    assert found(tmp_path) == {"s-0": [1.0], "s-1": [2.0]}
     another.close()
     other.close()
 

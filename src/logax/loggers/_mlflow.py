@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import json
 import re
 import socket
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from logax._errors import described
@@ -30,6 +31,7 @@ _LONGEST_PARAM = 6000
 TAG_LENGTH = 5000  # characters; what servers of all versions take
 _PATIENCE = 10.0  # seconds until a server that does not answer is taken for none
 
+_CONFIG = "logax.config"  # tags, with a number behind
 _FOREIGN = re.compile(r"[^/\w.\- ]")
 _ESCAPE = re.compile(r":([0-9a-f]*):")
 
@@ -74,8 +76,27 @@ def params_of(config: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, str]
     cut = any(len(text) > _LONGEST_PARAM for text in flat.values())
     if not cut and not any(was_cut(*pair) for pair in names):
         return params, {}
-    whole = json.dumps(as_json(config), ensure_ascii=False)
-    return params, dict(pieces("logax.config", whole))
+    return params, config_tags(config)
+
+
+def config_tags(config: Mapping[str, Any], before: Iterable[str] = ()) -> dict[str, str]:
+    """Return the tags that hold a config, and empty ones for the pieces of `before` beyond them.
+
+    `before` are the names of the tags that the run has.
+    """
+    tags = dict.fromkeys((x for x in before if x.startswith(f"{_CONFIG}.")), "")
+    return tags | dict(pieces(_CONFIG, json.dumps(as_json(config), ensure_ascii=False)))
+
+
+def stored_config(tags: Mapping[str, str]) -> dict[str, Any]:
+    """Return the config that the tags of a run hold; it is empty where they do not hold one."""
+    names = (f"{_CONFIG}.{number}" for number in itertools.count())
+    text = "".join(tags[name] for name in itertools.takewhile(tags.__contains__, names))
+    try:
+        config = json.loads(text)
+    except json.JSONDecodeError:  # no tags, or a user has edited them
+        return {}
+    return config if isinstance(config, dict) else {}
 
 
 def pieces(name: str, text: str) -> Iterator[tuple[str, str]]:

@@ -18,9 +18,11 @@ from logax.loggers._mlflow import (
     NAME,
     TAG_LENGTH,
     check_reachable,
+    config_tags,
     mlflow_name,
     params_of,
     pieces,
+    stored_config,
     telling_loss,
     telling_refusal,
     was_cut,
@@ -63,9 +65,9 @@ class MLflowLogger(Logger):
     **Runs.** The config becomes parameters, nested dictionaries by path (`model/layers`). A value
     of more than 6,000 characters is cut, and then the tags `logax.config.0`, `logax.config.1`, ...
     have the whole config in pieces of JSON. MLflow does not change parameters: where a run is
-    resumed with another value, these tags have the config that it was resumed with. The tag
-    `logax.id` is the id of the run. With `lanes="group"` the runs of one `init` are nested in a run
-    of their own.
+    resumed with another value, these tags have the new config, merged into the one that they had.
+    Join all of them: later ones may be empty. The tag `logax.id` is the id of the run. With
+    `lanes="group"` the runs of one `init` are nested in a run of their own.
 
     **Failures.** A server at whose address nobody listens is an error within seconds. One that
     answers with errors or not at all is asked again as MLflow does, for some minutes, in the
@@ -247,9 +249,9 @@ class MLflowSink(Sink):
         """Add the config of a resumed run. MLflow keeps parameters: tags hold other values."""
         params, tags = params_of(run.config)
         self._log_params(own.id, {x: text for x, text in params.items() if x not in before})
-        if any(before.get(x, text) != text for x, text in params.items()):
-            tags |= dict(pieces("logax.config", json.dumps(as_json(run.config))))
-        own.tags |= tags
+        stored = stored_config(own.told)
+        if stored or tags or any(before.get(x, text) != text for x, text in params.items()):
+            own.tags |= config_tags({**stored, **run.config}, own.told)
 
     def _parent(self, name: str, run: RunInfo) -> str:
         """The run that the runs of a group are nested in."""
