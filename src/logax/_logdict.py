@@ -211,25 +211,30 @@ class logdict(Table):
 
         Args:
           how: "mean", "sum", "min", "max", "std", "first", "last" or "count", a reducer, a function
-            from a key's value, records along axis 0, to one record, or a mapping from keys to
-            these; keys that it does not name are left as they are.
+            from an array, records along axis 0, to one record, which is applied to each leaf, or a
+            mapping from keys or glob patterns to these, of which the first that matches counts;
+            keys that none matches are left as they are.
 
         Returns:
           A logdict with the record that is left, its steps those of the last one that went in (of
           the first for "first"). A key without records still has none.
         """
-        hows = how if isinstance(how, Mapping) else dict.fromkeys(self, how)
-        unknown = [key for key in hows if key not in self]
-        if unknown:
+        hows = how if isinstance(how, Mapping) else {"*": how}
+        as_names("how", hows, "`logs.reduce`")
+        unknown = [name for name in hows if not any(matches(key, [name]) for key in self)]
+        if unknown and isinstance(how, Mapping):
             raise ValueError(f"`logs.reduce` got {listed(unknown)}, and there is {listed(self)}.")
         for each in hows.values():
             check_reducer(each)
         share: Share = {}
         records = self._records()
-        for key, each in hows.items():
+        for key, column in records.items():
+            pattern = next((name for name in hows if matches(key, [name])), None)
+            if pattern is None:
+                continue
             try:
-                records[key] = reduced(records[key], each, share)
-            except (TypeError, ValueError) as error:
+                records[key] = reduced(column, hows[pattern], share)
+            except Exception as error:
                 add_note(error, f"This was in `logs.reduce`, for the key {key!r}.")
                 raise
         return self._like(records)
