@@ -10,9 +10,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import attrs
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pydantic
 import pytest
 
 import logax
@@ -42,6 +44,15 @@ class Net:
 class Point(NamedTuple):
     x: float
     y: float
+
+
+@attrs.define
+class Settings:
+    width: int
+
+
+class Model(pydantic.BaseModel):
+    width: int = 1
 
 
 class Attributes(Mapping[str, Any]):
@@ -92,7 +103,7 @@ class AsArray:
         ({"s": Size.SMALL, "k": Kind.MLP}, {"s": 8, "k": "mlp"}),
         ({1: "one", 0.5: "half", Kind.MLP: 3}, {"1": "one", "0.5": "half", "mlp": 3}),
         ({"n": np.float32(0.5), "b": np.True_}, {"n": np.float32(0.5), "b": np.True_}),
-        ({"raw": b"x", "z": 1j}, {"raw": b"x", "z": 1j}),
+        ({"z": 1j, "s": np.bytes_(b"x")}, {"z": 1j, "s": np.bytes_(b"x")}),
     ],
 )
 def test_a_config_is_turned_into_plain_values(given: Any, plain: Any) -> None:
@@ -129,6 +140,15 @@ def test_an_array_and_what_gives_one_are_arrays(given: Any) -> None:
             "got <built-in function print> of type `builtin_function_or_method` as "
             "`config['net'][1]['f']`. Turn it into one of these: `str(value)`, or `vars(value)`.",
         ),
+        (
+            {"raw": [b"x"]},
+            TypeError,
+            "got b'x' of type `bytes` as `config['raw'][0]`. Turn it into one of these: "
+            "`value.decode()`, or `value.hex()`.",
+        ),
+        (Settings(1), TypeError, "or `config=attrs.asdict(args)`."),
+        ({"net": Settings(1)}, TypeError, "of these: `str(value)`, or `attrs.asdict(value)`."),
+        (Model(), TypeError, "or `config=args.model_dump()`."),
         (
             {"a": {(1, 2): 3}},
             TypeError,
@@ -188,14 +208,14 @@ def test_init_can_be_mapped_over_keys_and_configs() -> None:
 
 def test_configs_are_stored_and_read_back(tmp_path: Path) -> None:
     logger = SaveLogger(tmp_path)
-    with logger.run("a", Net(np.int64(3))):
+    with logger.run("a", Net(np.int64(3), 1 + 2j)):
         pass
     with logger.loop(lambda x: {"x": x}, name="b", config=Attributes(path=tmp_path)) as loop:
         loop.log(1.0, 0)
     logger.close()
     logax.save({"x": np.zeros(1)}, tmp_path, name="c", config=Net(Size.SMALL))
     runs = logax.load(tmp_path)
-    assert runs.find("a").config == {"width": 3, "activation": "RELU"}
+    assert runs.find("a").config == {"width": 3, "activation": 1 + 2j}
     assert runs.find("b").config == {"path": str(tmp_path)}
     assert runs.find("c").config == {"width": 8, "activation": "RELU"}
 

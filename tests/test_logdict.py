@@ -55,6 +55,17 @@ def test_steps_are_found_by_name_and_key() -> None:
     assert list(logs.steps["update"]) == ["loss"]
 
 
+@pytest.mark.parametrize("given", [STEP, [0, 1, 2, 3]])
+def test_an_array_of_steps_is_that_of_all_keys(given: object) -> None:
+    logs = logdict({"a": STEP * 2, "b": {"c": jnp.ones((4, 2))}}, steps={"step": given})
+    assert {key: x.tolist() for key, x in logs.step.items()} == {key: [0, 1, 2, 3] for key in "ab"}
+    assert len(jax.tree.leaves(logs)) == 3  # the keys share it
+    with pytest.raises(ValueError, match=r"the step 'step' of 'b' has the shape \(4,\)"):
+        logdict({"a": STEP, "b": STEP[:3]}, steps={"step": given})
+    with pytest.raises(TypeError, match=r'mapping from .* Write `steps=\{"step": array\}`\.$'):
+        logdict({"a": STEP}, steps=given)
+
+
 def test_steps_can_be_completed() -> None:
     assert {"step", "update", "reduce"} <= set(dir(example()))
 

@@ -374,13 +374,27 @@ def test_reduce_takes_one_word_for_each_key() -> None:
     assert logs.reduce()["a"].tolist() == [2]
     with pytest.raises(ValueError, match="got 'd', and there is 'a', 'b', 'c'"):
         logs.reduce({"d": "mean"})
-    with pytest.raises(ValueError, match="'average'"):
+    with pytest.raises(TypeError, match=r"`logs\.reduce`"):
+        logs.reduce({3: "mean"})
+    with pytest.raises(ValueError, match=r"'count', a function from an array, .*, and got 'averag"):
         logs.reduce("average")
+    some = logs.reduce({"b": "max", "[ab]": "sum"})  # patterns: the first that matches, as in spool
+    assert {key: value.tolist() for key, value in some.items()} == {
+        "a": [4],
+        "b": [3],
+        "c": [0, 0],
+    }
+    assert logdict().reduce() == logdict()
 
 
 def test_reduce_takes_a_function_of_all_records() -> None:
     logs = logdict({"x": jnp.array([[1.0, 2.0], [5.0, 4.0], [9.0, 9.0]])})
     assert logs.reduce(lambda x: jnp.median(x, axis=0))["x"].tolist() == [[5, 4]]
+    nested = logdict({"n": {"a": jnp.arange(3), "b": logs["x"]}}).reduce(lambda x: x.sum(0))
+    assert jax.tree.map(lambda x: x.tolist(), dict(nested)) == {"n": {"a": [3], "b": [[15, 15]]}}
+    with pytest.raises(AttributeError) as caught:
+        logs.reduce(lambda x: x.summ(0))
+    assert caught.value.__notes__ == ["This was in `logs.reduce`, for the key 'x'."]
     short = logdict(logs, count={"x": jnp.int32(1)})
     assert short.reduce(lambda x: jnp.median(x, axis=0))["x"].tolist() == [[1, 2]]
     with pytest.raises(TypeError, match="needs records without padding"):

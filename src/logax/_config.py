@@ -8,7 +8,7 @@
 | a path | a string |
 | an array, a NumPy scalar | the same |
 | an object with `__array__` or `__jax_array__` | an array |
-| a string, a number, a boolean, bytes, None | the same |
+| a string, a number, a boolean, None | the same |
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def plain_config(what: str, config: Any) -> dict[str, Any]:
     if pairs is None:
         raise TypeError(
             f"`{what}` takes as `config` a mapping or a dataclass, and got {received(config)}. "
-            'Write `config={"rate": 0.1}`, or `config=vars(args)`.'
+            f'Write `config={{"rate": 0.1}}`, or `config={_as_mapping("args", config)}`.'
         )
     return _Converter(what).dictionary(config, pairs, ())
 
@@ -112,13 +112,13 @@ class _Converter:
             items = [self._value(each, (*path, i)) for i, each in enumerate(value)]
             return items if isinstance(value, list) else tuple(items)
         if isinstance(value, os.PathLike):
-            return os.fspath(value)
+            return os.fsdecode(value)
         if hasattr(type(value), "__array__"):
             return np.asarray(value)
         raise TypeError(
             f"`{self._what}` takes strings, numbers and arrays, and lists, mappings and "
             f"dataclasses of them, and got {received(value)} as {_shown(path)}. Turn it into one "
-            "of these: `str(value)`, or `vars(value)`."
+            f"of these: {_advice(value)}."
         )
 
 
@@ -144,8 +144,21 @@ def _member_value(member: enum.Enum) -> Any:
     return member.value if isinstance(member, (str, int, float)) else member.name
 
 
+def _advice(value: Any) -> str:
+    if isinstance(value, (bytes, bytearray)):
+        return "`value.decode()`, or `value.hex()`"
+    return f"`str(value)`, or `{_as_mapping('value', value)}`"
+
+
+def _as_mapping(name: str, value: Any) -> str:
+    """Return the expression that makes a dictionary of an object called `name`."""
+    if hasattr(value, "model_dump"):  # of pydantic
+        return f"{name}.model_dump()"
+    return f"attrs.asdict({name})" if hasattr(value, "__attrs_attrs__") else f"vars({name})"
+
+
 def _shown(path: tuple[Any, ...]) -> str:
     return "`config" + "".join(f"[{part!r}]" for part in path) + "`"
 
 
-_PLAIN = (str, bytes, bool, int, float, complex, type(None))
+_PLAIN = (str, bool, int, float, complex, type(None))

@@ -35,7 +35,7 @@ import jax
 from logax._checks import as_names, as_text
 from logax._columns import display, export
 from logax._columns.fold import check_reducer, reduced
-from logax._columns.given import records_of
+from logax._columns.given import records_of, step_columns
 from logax._columns.join import MisfitError, check_fit, joined
 from logax._columns.layout import Layout
 from logax._columns.nonfinite import NonFinite, first_nonfinite
@@ -55,14 +55,15 @@ class logdict(Table):
     Args:
       data: A mapping from keys to pytrees of arrays, each with a record axis. Of another logdict
         the steps, counts, sites and ranks come along where they are not given.
-      steps: By step name and key, the step of each record. A key may lack a step.
+      steps: By step name, the step of each record: an array for all keys, or a mapping from keys to
+        arrays, which need not have all keys.
       count: By key, how many records there were, for those of which not all rows are real.
       site: By key, strings such as "train.py:12".
       rank: By key, the rank of one record of its first leaf; only where lanes come before the
         record axis, which is axis 0 otherwise.
 
     Raises:
-      TypeError: a value is no pytree of arrays.
+      TypeError: a value is no pytree of arrays, or `steps` is no mapping.
       ValueError: arrays of one key do not agree about lanes and records.
     """
 
@@ -73,7 +74,7 @@ class logdict(Table):
         data: Mapping[str, Tree] | Iterable[tuple[str, Tree]] = (),
         /,
         *,
-        steps: Mapping[str, Mapping[str, Array]] | None = None,
+        steps: Mapping[str, Mapping[str, Array] | Array] | None = None,
         count: Mapping[str, Array] | None = None,
         site: Mapping[str, tuple[str, ...]] | None = None,
         rank: Mapping[str, int] | None = None,
@@ -83,8 +84,9 @@ class logdict(Table):
             count = data._counts() if count is None else count
             site = data._layout.site if site is None else site
             rank = data._layout.rank if rank is None else rank
-        values, steps = dict(data), steps or {}
-        given = (*steps.values(), count or {}, site or {}, rank or {})
+        values = dict(data)
+        columns = step_columns(steps, values)
+        given = (*columns.values(), count or {}, site or {}, rank or {})
         unknown = {key for mapping in given for key in mapping} - values.keys()
         if unknown:
             raise ValueError(
@@ -96,12 +98,12 @@ class logdict(Table):
             records[key] = records_of(
                 key,
                 value,
-                steps={name: columns[key] for name, columns in steps.items() if key in columns},
+                steps={name: each[key] for name, each in columns.items() if key in each},
                 count=(count or {}).get(key),
                 site=(site or {}).get(key),
                 rank=(rank or {}).get(key),
             )
-        self._adopt(records, steps)
+        self._adopt(records, columns)
 
     # What it holds.
 
@@ -209,25 +211,30 @@ class logdict(Table):
 
         Args:
           how: "mean", "sum", "min", "max", "std", "first", "last" or "count", a reducer, a function
-            from a key's value, records along axis 0, to one record, or a mapping from keys to
-            these; keys that it does not name are left as they are.
+            from an array, records along axis 0, to one record, which is applied to each leaf, or a
+            mapping from keys or glob patterns to these, of which the first that matches counts;
+            keys that none matches are left as they are.
 
         Returns:
           A logdict with the record that is left, its steps those of the last one that went in (of
           the first for "first"). A key without records still has none.
         """
-        hows = how if isinstance(how, Mapping) else dict.fromkeys(self, how)
-        unknown = [key for key in hows if key not in self]
-        if unknown:
+        hows = how if isinstance(how, Mapping) else {"*": how}
+        as_names("how", hows, "`logs.reduce`")
+        unknown = [name for name in hows if not any(matches(key, [name]) for key in self)]
+        if unknown and isinstance(how, Mapping):
             raise ValueError(f"`logs.reduce` got {listed(unknown)}, and there is {listed(self)}.")
         for each in hows.values():
             check_reducer(each)
         share: Share = {}
         records = self._records()
-        for key, each in hows.items():
+        for key, column in records.items():
+            pattern = next((name for name in hows if matches(key, [name])), None)
+            if pattern is None:
+                continue
             try:
-                records[key] = reduced(records[key], each, share)
-            except (TypeError, ValueError) as error:
+                records[key] = reduced(column, hows[pattern], share)
+            except Exception as error:
                 add_note(error, f"This was in `logs.reduce`, for the key {key!r}.")
                 raise
         return self._like(records)

@@ -18,8 +18,13 @@ from logax._reduce import Record, RecordReducer, Reducer
 from logax._sums import Mean, Std, Sum
 
 
-def as_reducer(how: Any) -> RecordReducer:
-    """The reducer that a user's word or object stands for."""
+def as_reducer(how: Any, functions: str = "") -> RecordReducer:
+    """The reducer that a user's word or object stands for.
+
+    Args:
+      how: What the user gave.
+      functions: The functions that the caller takes besides, for errors.
+    """
     if isinstance(how, type):
         name = how.__name__
         raise ValueError(f"`reduce` takes a reducer, and got the class {name}. Write `{name}()`.")
@@ -33,8 +38,8 @@ def as_reducer(how: Any) -> RecordReducer:
         return OneValue(how)
     lacks = "" if len(lacking) == len(methods) else f", which lacks {', '.join(lacking)}"
     raise ValueError(
-        f"`reduce` takes {', '.join(map(repr, BUILT_IN))}, a mapping from keys to these, or a "
-        f"`Reducer`, and got {how!r}{lacks}."
+        f"`reduce` takes {', '.join(map(repr, BUILT_IN))}, {functions}a `Reducer`, or a mapping "
+        f"from keys to these, and got {how!r}{lacks}."
     )
 
 

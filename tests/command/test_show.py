@@ -114,7 +114,9 @@ def test_an_ambiguous_beginning_lists_the_candidates(
     stem = ids["seeds-0"].removesuffix("-0")
     ended = call("show", stem, "--path", store)
     assert (ended.status, ended.out) == (1, "")
-    assert ended.err.startswith(f"logax show: '{stem}' means 3 runs in {store}. Give an id")
+    assert ended.err.startswith(
+        f"logax show: '{stem}' means a sweep of 3 runs in {store}, and not "
+    )
     assert [line.split()[1] for line in ended.err.splitlines()[1:]] == [
         "seeds-0",
         "seeds-1",

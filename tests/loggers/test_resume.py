@@ -12,6 +12,7 @@ import pytest
 from jax.sharding import Mesh, PartitionSpec
 
 import logax
+from logax._runs.search import one_run
 from logax.loggers import (
     CallbackLogger,
     ConsoleLogger,
@@ -214,8 +215,15 @@ def test_a_lane_that_has_another_name_now_is_still_one_of_its_sweep(tmp_path, lo
     ("resume", "text"),
     [
         ("t", r"`SaveLogger\.init` cannot resume a sweep: 't' means no sweep in .*of:\n  \S+  s\n"),
-        ("one", "'one' means no sweep in "),
-        (["s-0", "s-1"], "a name for each lane, and got 2 names for 3 lanes"),
+        (
+            "one",
+            r"'one' means one run in .*has lanes of the shape \(3,\)\. Name the sweep, without",
+        ),
+        ("s-1", r"sweep: 's-1' means one run in .*, or resume the run outside of `vmap`\."),
+        (
+            ["s-0", "s-1"],
+            r"a name for each lane, and got 2 names for 3 lanes\. .* In a loop, such as ",
+        ),
         (
             ["s-0", "s-1", "s-0"],
             r"of which two mean the run \S+-0\. Each lane goes on with a run o",
@@ -223,7 +231,8 @@ def test_a_lane_that_has_another_name_now_is_still_one_of_its_sweep(tmp_path, lo
         (["s-0", "s-1", "s-9"], "cannot resume a run: 's-9' means no run in"),
         (
             "s",
-            r"it has 2 runs, -0 to -1, and there are 3 lanes, -0 to -2\. Map over as many keys, o",
+            r"the sweep s in \S+: its lanes have the shape \(2,\), and here `vmap` has lanes of "
+            r"the shape \(3,\)\. Map over keys of the shape \(2,\), with a `vmap` for each axis",
         ),
     ],
 )
@@ -237,6 +246,87 @@ def test_a_sweep_that_cannot_go_on_is_told_before_anything_runs(logger, resume, 
             begin(lambda key: logger.init(key, resume=resume))(keys(3))
     logax.flush()
     assert len(logax.load(tmp_path)) == number
+
+
+def test_a_grid_goes_on_only_under_the_same_maps(tmp_path):
+    logger = MemoryLogger()
+    grid = jax.random.split(jax.random.key(0), (2, 3))
+    states = jax.vmap(jax.vmap(lambda key: logger.init(key, name="g")))(grid)
+    logger.finish(states)
+    with pytest.raises(
+        ValueError, match=r"have the shape \(2, 3\), and here .* the shape \(6,\)\."
+    ):
+        jax.vmap(lambda key: logger.init(key, resume="g"))(keys(6))
+    with pytest.raises(
+        ValueError, match=r"`jax\.vmap\(jax\.vmap\(lambda .*\)\)\)\(keys\)`, keys of"
+    ):
+        logger.run(resume="g").__enter__()
+    logger.close()
+
+
+def test_a_sweep_that_lacks_a_lane_is_told(tmp_path):
+    logger = JSONLLogger(tmp_path / "a.jsonl")
+    states = jax.vmap(lambda key: logger.init(key, name="s"))(keys(3))
+    logger.close()
+    lines = (tmp_path / "a.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "a.jsonl").write_text("".join(x for x in lines if states.id[1] not in x))
+    logger = JSONLLogger(tmp_path / "a.jsonl")
+    with pytest.raises(
+        ValueError, match=r"it has 2 runs, and none of the lane \(1,\)\. Name the run"
+    ):
+        jax.vmap(lambda key: logger.init(key, resume="s"))(keys(3))
+    logger.close()
+
+
+def test_a_sweep_is_not_one_run(tmp_path, logger):
+    ids = write(logger, 2, 0.0, name="s").id
+    rows = "\n".join(f"  {own}  s-{lane}" for lane, own in enumerate(ids))
+    message = f"'s' means a sweep of 2 runs in {tmp_path}, and not one run. Name one of them"
+    resume = (
+        ", or resume a sweep with `jax.vmap(lambda key: logger.init(key, resume='s'))(keys)`, keys "
+        "of the shape (2,), which gives each lane a key of its own"
+    )
+    one = jax.random.key(0)
+    for use, begin, end in (
+        (lambda: logax.load(tmp_path).find("s"), "", ""),
+        (
+            lambda: logger.run(resume="s").__enter__(),
+            "`SaveLogger.run` cannot resume a run: ",
+            resume,
+        ),
+        (  # one key for all lanes: one run
+            lambda: jax.vmap(lambda x: logger.init(one, resume="s"))(jnp.arange(2)),
+            "`SaveLogger.init` cannot resume a run: ",
+            resume,
+        ),
+    ):
+        with pytest.raises(ValueError, match="means a sweep of 2") as caught:
+            use()
+        assert str(caught.value).split("\n---")[0] == f"{begin}{message}{end}:\n{rows}"
+    again = write(logger, 2, 0.0, name="s").id
+    with pytest.raises(ValueError, match=rf"'s' means 2 sweeps of 4 .* resume='{again[0][:-2]}'"):
+        logger.run(resume="s").__enter__()
+
+
+def test_runs_without_names_are_given_by_id(tmp_path):
+    logger = CSVLogger(tmp_path / "a.csv")
+    with logger.run("a") as state:
+        logger.log(state, {"x": 1.0})
+    with pytest.raises(ValueError, match="'a' means no run in ") as caught:
+        logger.run(resume="a").__enter__()
+    assert str(caught.value).endswith(
+        "a.csv. Give an id, or the beginning of one, since no run there has a name, or `last` for "
+        f"the newest, of:\n  {state.id}"
+    )
+    logger.close()
+
+
+def test_an_error_lists_the_newest_runs():
+    names = {f"id{i}": f"name{i}" for i in range(25)}
+    with pytest.raises(ValueError, match="'x' means no run in here") as caught:
+        one_run("x", names, "here")
+    rows = [f"  id{i}  name{i}" for i in range(5, 25)]
+    assert str(caught.value).splitlines()[1:] == ["  ... 5 older", *rows]
 
 
 @pytest.mark.parametrize("resume", [3, "", [], ["a", 3], jnp.zeros(2)])

@@ -60,8 +60,8 @@ def reduce_records(how: Any, values: Tree, steps: dict[str, Array], count: Array
     """Many records to one, or to the few that a reducer keeps.
 
     Args:
-      how: The name of a built-in reducer, a reducer, or a function from the values, records along
-        axis 0, to one record.
+      how: The name of a built-in reducer, a reducer, or a function from an array, records along
+        axis 0, to one record, which is applied to each leaf.
       values: A pytree of arrays, records along axis 0, at least one row.
       steps: By name, arrays with the same axis 0.
       count: How many of the first rows are real, None for all.
@@ -70,7 +70,7 @@ def reduce_records(how: Any, values: Tree, steps: dict[str, Array], count: Array
       The values, the steps and the count of what is kept. The count is None where all is real.
     """
     if _is_function(how):
-        value = jax.tree.map(lambda x: jnp.asarray(x)[None], how(values))
+        value = jax.tree.map(lambda x: jnp.asarray(x)[None], jax.tree.map(how, values))
         return value, {name: x[-1:] for name, x in steps.items()}, _at_most_one(count)
     chooses = not isinstance(as_reducer(how), OneValue)
     has_keys = any(map(is_key_array, jax.tree.leaves(values)))
@@ -89,7 +89,7 @@ def reduce_records(how: Any, values: Tree, steps: dict[str, Array], count: Array
 def check_reducer(how: Any) -> None:
     """Raise if `how` is nothing that `reduce_records` takes."""
     if not _is_function(how):
-        as_reducer(how)
+        as_reducer(how, "a function from an array, records along axis 0, to one record, ")
 
 
 def _is_function(how: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import jax
@@ -11,6 +12,29 @@ from logax._columns.records import Records
 from logax._columns.rows import leaf_name, record_rank
 from logax._compat import Array, Tree
 from logax._errors import received
+
+
+def step_columns(steps: Any, keys: Iterable[str]) -> dict[str, Mapping[str, Array]]:
+    """Return the steps by name and key. An array in place of a mapping holds for all keys.
+
+    Raises:
+      TypeError: `steps` is not a mapping.
+    """
+    if steps is None:
+        return {}
+    if not isinstance(steps, Mapping):
+        raise TypeError(
+            "`logdict` takes as `steps` a mapping from step names to arrays, and got "
+            f'{received(steps)}. Write `steps={{"step": array}}`.'
+        )
+    return {
+        name: each if isinstance(each, Mapping) else dict.fromkeys(keys, _as_column(each))
+        for name, each in steps.items()
+    }
+
+
+def _as_column(x: Any) -> Array:
+    return x if hasattr(x, "ndim") else np.asarray(x)
 
 
 def records_of(
@@ -35,9 +59,7 @@ def records_of(
     if not leaves and count is None:
         raise ValueError(f"`logdict` needs a `count` for {key!r}, since its value has no arrays.")
     rank = (leaves[0].ndim - 1 if leaves else 0) if rank is None else rank
-    columns = {
-        name: x if hasattr(x, "ndim") else np.asarray(x) for name, x in (steps or {}).items()
-    }
+    columns = {name: _as_column(x) for name, x in (steps or {}).items()}
     records = Records(value, columns, count, (site,) if isinstance(site, str) else site or (), rank)
     axis = records.axis
     if records.length is None:

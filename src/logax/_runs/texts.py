@@ -1,9 +1,9 @@
 """Convert the config of a run and the facts of its machine to JSON and back.
 
-JSON has what is needed for texts, numbers, lists and dictionaries. An array is the dictionary
-`{"$array": [type, further axes, shape, bytes in base64]}`; a dictionary that has a key with `$` at
-its beginning is `{"$dict": [[key, value], ...]}`. What is none of these is kept as what `repr` says
-of it.
+JSON has what is needed for texts, numbers, lists and dictionaries. An array or a complex
+number is the dictionary `{"$array": [type, further axes, shape, bytes in base64]}`; a dictionary
+that has a key with `$` at its beginning is `{"$dict": [[key, value], ...]}`. What is none of these
+is kept as what `repr` says of it.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _plain(value: Any, depth: int) -> Any:
         return dict(pairs)
     if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
         return [_plain(each, depth + 1) for each in value]
-    if isinstance(value, (np.ndarray, np.generic, jax.Array)):
+    if isinstance(value, (np.ndarray, np.generic, jax.Array, complex)):
         return _plain_array(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         names = [field.name for field in dataclasses.fields(value)]

@@ -11,7 +11,6 @@ import dataclasses
 import functools
 import itertools
 import os
-import re
 import secrets
 import threading
 import time
@@ -21,6 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from logax._delivery.forks import renew_after_fork
+from logax._runs.search import id_parts, lane_suffix
 from logax.loggers._shell.machine import machine_facts
 from logax.loggers.sink import RunInfo
 
@@ -218,19 +218,6 @@ class Register:
             return iter(list(self._live.values()))
 
 
-def lane_suffix(lane: Sequence[int]) -> str:
-    """Return the suffix of the id and the name of a lane's run."""
-    return "".join(f"-{i}" for i in lane)
-
-
-def id_parts(identity: str) -> tuple[str, tuple[int, ...]]:
-    """Split the id of a run into the id that all lanes of its `init` share, and its lane."""
-    match = _ID.fullmatch(identity)
-    if match is None:
-        return identity, ()
-    return match[1], tuple(int(part) for part in match[2].split("-")[1:])
-
-
 def _new_id(now: float) -> str:
     stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(now))
     return f"{stamp}-{_process_token(os.getpid())}-{next(_count)}"
@@ -243,4 +230,3 @@ def _process_token(process: int) -> str:
 
 
 _count = itertools.count()
-_ID = re.compile(r"(\d{8}-\d{6}-[0-9a-f]{8}-\d+)((?:-\d+)*)")

@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 
 from logax._errors import received
-from logax._runs.search import one_run
+from logax._runs.search import lane_suffix, matching, one_run, sweeps_of
 from logax.loggers._shell.branch import Branch
-from logax.loggers._shell.register import ResumedRuns, id_parts, lane_suffix
+from logax.loggers._shell.register import ResumedRuns
 from logax.loggers.sink import KnownRuns
 
 
@@ -74,12 +74,13 @@ def find_runs(
         raise ValueError(
             f"`{what}` takes as `resume` a name for each lane, and got {len(wanted)} names for "
             f"{int(np.prod(lanes))} lanes. Write "
-            "`jax.vmap(lambda key: logger.init(key, resume=names))(keys)` with as many keys."
+            "`jax.vmap(lambda key: logger.init(key, resume=names))(keys)` with as many keys. In a "
+            "loop, such as `lax.map`, each call sees only its own lanes: call it before the loop."
         )
     if 0 in lanes:
         return ResumedRuns((), None)
     branch, runs = min(known, key=_preference)
-    search = _Search(what, branch, runs, [lane_suffix(i) for i in np.ndindex(*lanes)])
+    search = _Search(what, branch, runs, lanes)
     found = search.lanes(wanted) if lanes else search.single(wanted)
     _check_distinct(what, found.ids)
     for run in still_open(found):
@@ -101,8 +102,9 @@ def _preference(known: tuple[Branch, KnownRuns]) -> tuple[bool, bool]:
 class _Search:
     """Look up runs in one destination."""
 
-    def __init__(self, what: str, branch: Branch, runs: KnownRuns, ends: Sequence[str]) -> None:
-        self._what, self._branch, self._runs, self._ends = what, branch, runs, ends
+    def __init__(self, what: str, branch: Branch, runs: KnownRuns, lanes: tuple[int, ...]) -> None:
+        self._what, self._branch, self._runs, self._lanes = what, branch, runs, lanes
+        self._ends = [lane_suffix(lane) for lane in np.ndindex(*lanes)]
 
     def single(self, wanted: str | Sequence[str]) -> ResumedRuns:
         """Find a run without lanes."""
@@ -126,42 +128,42 @@ class _Search:
         names = self._runs.names
         if names is None or self._branch.lanes == "aggregate":
             return self._one(wanted, names, "sweep")
-        sweeps, members = _sweeps(names)
-        sweep = self._one(wanted, sweeps, "sweep")
-        if set(members[sweep]) != set(self._ends):
-            own = members[sweep]
+        sweeps = sweeps_of(names)
+        shared = {each: own.name for each, own in sweeps.items()}
+        if not matching(wanted, shared) and len(matching(wanted, names)) == 1:
             raise ValueError(
-                f"`{self._what}` cannot resume the sweep {sweeps[sweep]} in {self._runs.where}: it "
-                f"has {len(own)} runs, {own[0]} to {own[-1]}, and there are {len(self._ends)} "
-                f"lanes, {self._ends[0]} to {self._ends[-1]}. Map over as many keys, or name the "
-                "run of each lane: `resume=[...]`."
+                f"`{self._what}` cannot resume a sweep: {wanted!r} means one run in "
+                f"{self._runs.where}, and here `vmap` has lanes of the shape {self._lanes}. Name "
+                "the sweep, without a lane, or the run of each lane, `resume=[...]`, or resume the "
+                "run outside of `vmap`."
             )
+        sweep = self._one(wanted, shared, "sweep")
+        own = sweeps[sweep]
+        why = f"`{self._what}` cannot resume the sweep {own.name} in {self._runs.where}: "
+        if own.shape != self._lanes:
+            raise ValueError(
+                f"{why}its lanes have the shape {own.shape}, and here `vmap` has lanes of the "
+                f"shape {self._lanes}. Map over keys of the shape {own.shape}, with a `vmap` "
+                "for each axis, or name the run of each lane: `resume=[...]`."
+            )
+        for lane in np.ndindex(*self._lanes):
+            if lane not in own.runs:
+                raise ValueError(
+                    f"{why}it has {len(own.runs)} runs, and none of the lane {lane}. Name the run "
+                    "of each lane, of those there are: `resume=[...]`."
+                )
         return sweep
 
     def _one(self, text: str, names: Mapping[str, str] | None, noun: str = "run") -> str:
-        why = f"`{self._what}` cannot resume a {noun}: "
         if names is not None:
-            return one_run(text, names, self._runs.where, why, noun)
+            return one_run(text, names, self._runs.where, self._what, noun)
         if text == "last":
             raise ValueError(
-                f"{why}`{self._branch.name}` cannot list the runs of {self._runs.where}, so it "
-                "does not know which is the last. Give an id, as `state.id` has it."
+                f"`{self._what}` cannot resume a {noun}: `{self._branch.name}` cannot list "
+                f"the runs of {self._runs.where}, so it does not know which is the last. "
+                "Give an id, as `state.id` has it."
             )
         return text
-
-
-def _sweeps(names: Mapping[str, str]) -> tuple[dict[str, str], dict[str, list[str]]]:
-    """Return the name of each sweep, and the lane suffixes of its runs, both by sweep id."""
-    sweeps: dict[str, str] = {}
-    members: dict[str, list[str]] = {}
-    for own, name in names.items():
-        sweep, lane = id_parts(own)
-        if lane:
-            end = lane_suffix(lane)
-            members.setdefault(sweep, []).append(end)
-            if name != own and name.endswith(end):  # a lane may be renamed later
-                sweeps.setdefault(sweep, name.removesuffix(end))
-    return {sweep: sweeps.get(sweep, sweep) for sweep in members}, members
 
 
 def _check_distinct(what: str, ids: Sequence[str]) -> None:
