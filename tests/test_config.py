@@ -117,7 +117,15 @@ class AsJaxArray:
         return jnp.arange(2)
 
 
-@pytest.mark.parametrize("given", [AsArray(), AsJaxArray(), jnp.arange(2), np.arange(2)])
+class AsObjects:
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        return np.array([print])
+
+
+@pytest.mark.parametrize(
+    "given",
+    [AsArray(), AsJaxArray(), jnp.arange(2), np.arange(2), np.arange(2).astype(jnp.bfloat16)],
+)
 def test_an_array_and_what_gives_one_are_arrays(given: Any) -> None:
     assert plain_config("f", {"x": given})["x"].tolist() == [0, 1]
 
@@ -150,6 +158,19 @@ def test_an_array_and_what_gives_one_are_arrays(given: Any) -> None:
         ({"net": Settings(1)}, TypeError, "of these: `str(value)`, or `attrs.asdict(value)`."),
         (Model(), TypeError, "or `config=args.model_dump()`."),
         (
+            {"net": {"x": np.array([print, 1])}},
+            TypeError,
+            "and got array([<built-in function print>, 1], dtype=object) of type `ndarray` as "
+            "`config['net']['x']`. Turn it into one of these: `value.tolist()`.",
+        ),
+        (
+            {"x": np.zeros(1, "i4,f4")},
+            TypeError,
+            " of type `ndarray` as `config['x']`. Turn it into one of these: `value.tolist()`.",
+        ),
+        ({"x": np.zeros(1, "i4,f4")[0]}, TypeError, " of type `void` as `config['x']`. Turn "),
+        ({"x": AsObjects()}, TypeError, " of type `AsObjects` as `config['x']`. Turn it into one"),
+        (
             {"a": {(1, 2): 3}},
             TypeError,
             "takes strings and numbers as keys, and got (1, 2) of type `tuple` in `config['a']`.",
@@ -181,17 +202,21 @@ def test_traced_values_of_any_config_are_kept_for_each_lane(tmp_path: Path) -> N
     @jax.jit
     @jax.vmap
     def begin(key: Any, width: Any) -> Any:
-        return logger.init(key, config=types.MappingProxyType({**given, "nets": [Net(width)]}))
+        config = {**given, "nets": [Net(width)], "area": width.prod()}
+        return logger.init(key, config=types.MappingProxyType(config))
 
     begin(jax.random.split(jax.random.key(0), 2), jnp.array([[1, 2], [3, 4]]))
     logax.flush()
     for run, width in zip(logger.runs, ([1, 2], [3, 4]), strict=True):
+        assert list(run.config) == ["path", "size", "nets", "area"]  # not sorted
         (net,) = run.config["nets"]
+        assert list(net) == ["width", "activation"]
         assert net.pop("width").tolist() == width
         assert run.config == {
             "path": str(tmp_path),
             "size": 8,
             "nets": [{"activation": "RELU"}],
+            "area": width[0] * width[1],
         }
 
 
@@ -210,6 +235,8 @@ def test_configs_are_stored_and_read_back(tmp_path: Path) -> None:
     logger = SaveLogger(tmp_path)
     with logger.run("a", Net(np.int64(3), 1 + 2j)):
         pass
+    ordered = {"b": 1, "a": {"z": jnp.arange(2), "y": jnp.array(3)}}
+    logger.init(jax.random.key(0), name="d", config=ordered)
     with logger.loop(lambda x: {"x": x}, name="b", config=Attributes(path=tmp_path)) as loop:
         loop.log(1.0, 0)
     logger.close()
@@ -218,6 +245,10 @@ def test_configs_are_stored_and_read_back(tmp_path: Path) -> None:
     assert runs.find("a").config == {"width": 3, "activation": 1 + 2j}
     assert runs.find("b").config == {"path": str(tmp_path)}
     assert runs.find("c").config == {"width": 8, "activation": "RELU"}
+    assert list(runs.find("a").config) == ["width", "activation"]
+    assert repr(runs.find("d").config) == (
+        "{'b': 1, 'a': {'z': array([0, 1], dtype=int32), 'y': 3}}"
+    )
 
 
 def test_dictionaries_that_answer_to_every_attribute_are_mappings() -> None:

@@ -6,7 +6,7 @@
 | a list, a tuple | the same |
 | a member of an enumeration | its name; of one whose members are strings or numbers, the value |
 | a path | a string |
-| an array, a NumPy scalar | the same |
+| an array, a NumPy scalar | the same, unless it has fields or holds Python objects |
 | an object with `__array__` or `__jax_array__` | an array |
 | a string, a number, a boolean, None | the same |
 """
@@ -23,6 +23,7 @@ import jax
 import numpy as np
 
 from logax._errors import received
+from logax._resting.dtypes import kind_of
 
 _MAX_DEPTH = 100
 
@@ -101,7 +102,7 @@ class _Converter:
             )
         if isinstance(value, enum.Enum):
             return _member_value(value)
-        if isinstance(value, (*_PLAIN, np.ndarray, np.generic)):
+        if isinstance(value, _PLAIN):
             return value
         if hasattr(type(value), "__jax_array__"):  # not of the object: a dictionary may invent it
             return value.__jax_array__()
@@ -113,8 +114,9 @@ class _Converter:
             return items if isinstance(value, list) else tuple(items)
         if isinstance(value, os.PathLike):
             return os.fsdecode(value)
-        if hasattr(type(value), "__array__"):
-            return np.asarray(value)
+        array = _array_of(value)
+        if array is not None:
+            return array
         raise TypeError(
             f"`{self._what}` takes strings, numbers and arrays, and lists, mappings and "
             f"dataclasses of them, and got {received(value)} as {_shown(path)}. Turn it into one "
@@ -140,6 +142,17 @@ def _pairs_of(value: Any) -> Iterable[tuple[Any, Any]] | None:
     return None
 
 
+def _array_of(value: Any) -> Any:
+    """Return an array or an object with `__array__` as an array, otherwise None.
+
+    Arrays with fields or of Python objects are None too, because files cannot hold them.
+    """
+    if not hasattr(type(value), "__array__"):
+        return None
+    array = value if isinstance(value, (np.ndarray, np.generic)) else np.asarray(value)
+    return None if kind_of(array) is None else array
+
+
 def _member_value(member: enum.Enum) -> Any:
     return member.value if isinstance(member, (str, int, float)) else member.name
 
@@ -147,6 +160,8 @@ def _member_value(member: enum.Enum) -> Any:
 def _advice(value: Any) -> str:
     if isinstance(value, (bytes, bytearray)):
         return "`value.decode()`, or `value.hex()`"
+    if isinstance(value, (np.ndarray, np.generic)):  # with fields, or of Python objects
+        return "`value.tolist()`"
     return f"`str(value)`, or `{_as_mapping('value', value)}`"
 
 

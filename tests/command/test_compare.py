@@ -175,6 +175,6 @@ def test_runs_that_have_logged_nothing_say_so(call: Call, tmp_path: Path) -> Non
         "Nothing is logged in any of them.",
         "",
         "config  a       b",
-        "layers  [8, 1]  [8, 2]",
         "rate    1       2",
+        "layers  [8, 1]  [8, 2]",
     ]

@@ -401,7 +401,7 @@ def test_parquet_of_several_runs_is_the_table_of_them(
     assert call("export", "*s*", "--to", "parquet", "-o", file, "--path", store, "loss")[0] == 0
     found = pd.read_parquet(file)
     assert list(found) == [
-        "run", "name", "config/model/width", "config/rate", "record", "step", "loss"
+        "run", "name", "config/rate", "config/model/width", "record", "step", "loss"
     ]  # fmt: skip
     assert found["run"].tolist() == [
         ids[name] for name in ("first", "second") for _ in range(4)

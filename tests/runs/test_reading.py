@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
 import re
 import shutil
+import sqlite3
 import subprocess
 import sys
 import time
@@ -466,18 +468,83 @@ def test_runs_and_collections_are_told_apart_by_where_they_are(tmp_path: Path) -
     assert len({one[a], logax.load(tmp_path / "one")[a], two[a]}) == 2
 
 
+def only_file(folder: Path) -> Path:
+    (file,) = folder.iterdir()
+    return file
+
+
+def check_is_gone(runs: logax.Runs, run: logax.Run, file: Path) -> None:
+    """Check that all that reads a run raises, since another or no file has the name of its file."""
+    told = f"The run {run.id} is no longer in {runs._shown}: its file was removed or replaced. "
+    told += "`runs.refresh()` lists the runs that are there now."
+    for read in (lambda: run["x"], lambda: run.status, lambda: run.config, runs.statuses):
+        with pytest.raises(logax.RunsError, match=f"^{re.escape(told)}$"):
+            read()
+    told = f"{file} was removed or replaced since its runs were listed. Call `runs.refresh()` to "
+    told += "list them again."
+    for read in (lambda: runs["x"], runs.logged):
+        with pytest.raises(logax.RunsError, match=f"^{re.escape(told)}$"):
+            read()
+
+
 def test_a_run_whose_file_was_removed_is_told(tmp_path: Path) -> None:
     identity = logax.save({"x": np.ones(1)}, tmp_path)
-    runs = logax.load(tmp_path)
+    file = only_file(tmp_path)
+    runs, alone = logax.load(tmp_path), logax.load(file)
     run = runs[identity]
-    (file,) = tmp_path.iterdir()
     file.unlink()
-    told = re.escape(f"The run {run.id} is no longer in {tmp_path}: it was removed.")
-    for _ in range(2):
-        with pytest.raises(logax.RunsError, match=told):
-            run["x"]
-        runs.refresh()
+    check_is_gone(runs, run, file)
+    check_is_gone(alone, alone[identity], file)
+    runs.refresh()
     assert len(runs) == 0
+    with pytest.raises(logax.RunsError, match=f"The run {identity} is no longer in "):
+        run["x"]
+    with pytest.raises(logax.RunsError, match="is not there any more: it was removed"):
+        alone.refresh()
+
+
+@pytest.mark.parametrize("put", [os.replace, shutil.copyfile], ids=["replaced", "overwritten"])
+@pytest.mark.parametrize("other", [[7, 8, 9], [0.5]], ids=["alike", "another shape"])
+def test_a_run_whose_file_was_replaced_is_told(
+    tmp_path: Path, put: Callable[[Path, Path], Any], other: list[Any]
+) -> None:
+    a, b = tmp_path / "a", tmp_path / "b"
+    first = logax.save({"x": np.array([1, 2, 3])}, a, name="one")
+    second = logax.save({"x": np.array(other)}, b, name="two")
+    file = only_file(a)
+    runs, alone = logax.load(a), logax.load(file)
+    run = runs.find("one")
+    assert (run["x"].tolist(), runs["x"].tolist()) == ([1, 2, 3], [[1, 2, 3]])
+    put(only_file(b), file)
+    check_is_gone(runs, run, file)
+    check_is_gone(alone, alone[first], file)
+    for listed in (runs, alone):
+        listed.refresh()
+        assert (listed.names(), listed.statuses()) == ({second: "two"}, {second: "finished"})
+        assert (listed["x"].tolist(), listed[second]["x"].tolist()) == ([other], other)
+    with pytest.raises(logax.RunsError, match=f"The run {first} is no longer in "):
+        run["x"]
+
+
+def test_a_newer_copy_of_a_file_is_the_same_file(tmp_path: Path) -> None:
+    made = SaveSink(tmp_path / "made")
+    (info,) = opened(made, "a")
+    copy = tmp_path / "copy.sqlite"
+    for number in (1, 2):
+        made.write(Portion.of([info], {"x": np.full((1, 1), number)}))
+        made.flush()
+        (file,) = (tmp_path / "made").glob("*.sqlite")
+        with (
+            contextlib.closing(sqlite3.connect(file)) as source,
+            contextlib.closing(sqlite3.connect(tmp_path / "new")) as target,
+        ):
+            source.backup(target)
+        os.replace(tmp_path / "new", copy)
+        if number == 1:
+            runs = logax.load(copy)
+        assert runs["a"]["x"].tolist() == [1, 2][:number]
+        assert runs["x"].tolist() == [[1, 2][:number]]
+    made.end()
 
 
 def test_a_run_that_goes_on_in_another_file_is_whole_after_a_refresh(tmp_path: Path) -> None:

@@ -10,3 +10,7 @@ class RunsError(ValueError):
     """
 
     __module__ = "logax"
+
+
+class RemovedError(RunsError):
+    """A file of runs was removed, or another file has its name now."""

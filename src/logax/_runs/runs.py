@@ -13,7 +13,7 @@ from logax._files import as_path
 from logax._runs import tables
 from logax._runs.columns import alike, joined
 from logax._runs.database import is_candidate
-from logax._runs.errors import RunsError
+from logax._runs.errors import RemovedError, RunsError
 from logax._runs.frames import table_of
 from logax._runs.logs import cell_of, changed
 from logax._runs.pieces import Cell, Piece, pieces_of
@@ -58,7 +58,7 @@ class Runs(Mapping[str, Run]):
     (unsigned ones with the greatest), truth values with False.
 
     `load` and `refresh` list the runs and their files. Each access then reads records, status and
-    times from the files of the run alone.
+    times from the files of the run alone, and raises `RunsError` if they were removed or replaced.
     """
 
     def __init__(self, path: str, *, follow: bool = True) -> None:
@@ -78,8 +78,14 @@ class Runs(Mapping[str, Run]):
 
     def refresh(self) -> None:
         """List the folder again, for new runs and for runs that continue in other files."""
-        sources = [self._sources.setdefault(path, Source(path)) for path in self._files()]
-        self._parts = _by_run(part for source in sources for part in self._readable(source))
+        found: list[Part] = []
+        for path in self._files():
+            try:
+                found += self._readable(self._sources.setdefault(path, Source(path)))
+            except RemovedError:  # another file has its name now
+                self._sources[path] = Source(path)
+                found += self._readable(self._sources[path])
+        self._parts = _by_run(found)
 
     def __getitem__(self, name: str) -> Any:
         parts = self._parts
@@ -170,7 +176,7 @@ class Runs(Mapping[str, Run]):
         """Return the status of each run by its id."""
         return {
             identity: status_of(opened_parts(parts)[-1], self)
-            for identity, parts in self._parts.items()
+            for identity, parts in self._current(self._parts).items()
         }
 
     def source(self, part: Part) -> Source:
@@ -179,15 +185,31 @@ class Runs(Mapping[str, Run]):
 
     def parts_of(self, identity: str) -> Sequence[Part]:
         """Return the parts of a run in the order of time, as its files have them now."""
-        parts = self._parts.get(identity, [])
+        return self._current({identity: self._parts.get(identity, [])})[identity]
+
+    def _current(self, runs: Mapping[str, list[Part]]) -> dict[str, list[Part]]:
+        """Return the parts of runs in the order of time, as their files have them now."""
+        found = dict(runs)
         if self._follow:
-            sources = [self._sources[path] for path in {part.path: None for part in parts}]
-            there = [source for source in sources if self._readable(source)]
-            parts = [part for source in there for part in source.parts_of(identity)]
-            parts.sort(key=_by_time)
-        if not parts:
-            raise RunsError(f"The run {identity} is no longer in {self._shown}: it was removed.")
-        return parts
+            paths = {part.path: None for parts in runs.values() for part in parts}
+            there = {path for path in paths if self._has_runs(path)}
+            for identity, parts in runs.items():
+                own = [path for path in {part.path: None for part in parts} if path in there]
+                now = [part for path in own for part in self._sources[path].parts_of(identity)]
+                found[identity] = sorted(now, key=_by_time)
+        for identity, parts in found.items():
+            if not parts:
+                raise RunsError(
+                    f"The run {identity} is no longer in {self._shown}: its file was removed or "
+                    "replaced. `runs.refresh()` lists the runs that are there now."
+                )
+        return found
+
+    def _has_runs(self, path: str) -> bool:
+        try:
+            return bool(self._readable(self._sources[path]))
+        except RemovedError:
+            return False
 
     def _files(self) -> list[str]:
         try:
@@ -206,7 +228,7 @@ class Runs(Mapping[str, Run]):
         try:
             return source.parts()
         except RunsError as error:
-            if source.path == self.path:
+            if source.path == self.path or isinstance(error, RemovedError):
                 raise
             if os.path.lexists(source.path) and self._refused.get(source.path) != str(error):
                 self._refused[source.path] = str(error)

@@ -2,7 +2,8 @@
 
 What was read of it once is kept: layouts never change, and whether there are new runs or ends is
 seen from the numbers of the last ones. A file that nobody writes, and that looks as it did, is not
-even opened to find its runs.
+even opened to find its runs. Files only grow, so one whose first run has changed is another file
+under the same name. A newer copy of the same file, in its place, is the same file.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any, NamedTuple
 
 from logax._runs.alive import is_alive
 from logax._runs.database import opened
+from logax._runs.errors import RemovedError
 from logax._runs.format import CRASHED, FINISHED
 from logax._runs.layouts import Layout, layout_from
 from logax._runs.texts import from_json
@@ -82,19 +84,20 @@ class Source:
         self._last: tuple[int, int] | None = None
         self._seen: tuple[int, ...] | None = None
         self._layouts: dict[int, Layout] = {}
+        self._first: tuple[Any, ...] | None = None  # run of the file, which never changes
 
     @contextlib.contextmanager
     def look(self) -> Iterator[Look]:
-        """The file, open; RunsError if what is looked at is damaged."""
-        with opened(self.path) as connection:
+        """The file, open; RunsError if what is looked at is damaged, or the file was replaced."""
+        with self._opened() as connection:
             yield Look(self.path, connection, self._layouts)
 
     def parts(self) -> list[Part]:
-        """All runs, in the order in which they were opened."""
+        """All runs, in the order in which they were opened; RunsError as in `look`."""
         self.alive = is_alive(self.path)  # first: what it wrote before it ended is there after that
         seen = None if self.alive else self._identity()
         if seen is None or seen != self._seen:
-            with opened(self.path) as connection:
+            with self._opened() as connection:
                 self._read(connection)
             self._seen = seen
         return self._parts
@@ -102,6 +105,25 @@ class Source:
     def parts_of(self, identity: str) -> Sequence[Part]:
         """Return the parts of one run, as `parts` found them last."""
         return self._by_run.get(identity, ())
+
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[sqlite3.Connection]:
+        """Open the file, or raise RemovedError if it is not the one that was opened first."""
+        if self._first is not None and not os.path.exists(self.path):
+            raise self._removed()
+        with opened(self.path) as connection:
+            rows = connection.execute("SELECT opened, content FROM runs ORDER BY number LIMIT 1")
+            first = rows.fetchone()
+            if self._first not in (None, first):
+                raise self._removed()
+            self._first = first
+            yield connection
+
+    def _removed(self) -> RemovedError:
+        return RemovedError(
+            f"{self.path} was removed or replaced since its runs were listed. Call "
+            "`runs.refresh()` to list them again."
+        )
 
     def _identity(self) -> tuple[int, ...] | None:
         with contextlib.suppress(OSError):

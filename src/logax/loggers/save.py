@@ -71,6 +71,6 @@ class SaveSink(Sink):
 
     def known_runs(self) -> KnownRuns:
         """All runs of the folder."""
-        runs = Runs(self.path)
+        runs = Runs(self.path, follow=False)
         running = {run for run, status in runs.statuses().items() if status == RUNNING}
         return KnownRuns(self.path, runs.names(), running)

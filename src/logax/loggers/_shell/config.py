@@ -30,10 +30,9 @@ class TracedConfig:
     """
 
     def __init__(self, what: str, config: Any) -> None:
-        plain = plain_config(what, config)
-        self._leaves, self._structure = jax.tree.flatten(plain, is_leaf=lambda x: x is None)
-        self._places = [i for i, x in enumerate(self._leaves) if isinstance(x, jax.Array)]
-        self.arrays: list[Array] = [numbers_of(self._leaves[i]) for i in self._places]
+        self._plain = plain_config(what, config)
+        self.arrays: list[Array] = []
+        _map_arrays(lambda x: self.arrays.append(numbers_of(x)), self._plain)
 
     def filled(self, arrays: Sequence[Any]) -> Callable[[int | None], Mapping[str, Any]]:
         """Return a function from a lane to its config, given the arrays with lanes in front.
@@ -43,14 +42,30 @@ class TracedConfig:
         arrays = [np.array(x) for x in arrays]
 
         def config(lane: int | None) -> Mapping[str, Any]:
-            leaves = list(self._leaves)
-            for place, x in zip(self._places, arrays, strict=True):
-                own = x if lane is None else x[lane]
-                leaves[place] = own.item() if own.ndim == 0 else own
-            filled: Mapping[str, Any] = jax.tree.unflatten(self._structure, leaves)
+            own = iter([x if lane is None else x[lane] for x in arrays])
+
+            def fill(_: Any) -> Any:
+                x = next(own)
+                return x.item() if x.ndim == 0 else x
+
+            filled: Mapping[str, Any] = _map_arrays(fill, self._plain)
             return filled
 
         return config
+
+
+def _map_arrays(function: Callable[[Array], Any], plain: Any) -> Any:
+    """Copy a plain config with `function` applied to its JAX arrays.
+
+    Unlike `jax.tree.map` this keeps the order of the keys.
+    """
+    if isinstance(plain, jax.Array):
+        return function(plain)
+    if isinstance(plain, dict):
+        return {key: _map_arrays(function, value) for key, value in plain.items()}
+    if isinstance(plain, (list, tuple)):
+        return type(plain)([_map_arrays(function, value) for value in plain])
+    return plain
 
 
 def key_bits(what: str, key: Any) -> Array:
