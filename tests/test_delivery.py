@@ -1028,6 +1028,7 @@ def test_a_callback_that_does_not_return_is_told_of_and_the_queue_grows(
     assert "the queue grows beyond its bound" in str(told[0].message)
 
 
+@pytest.mark.slow
 def test_dropping_takes_no_memory_worth_mentioning(configured: Callable[..., None]) -> None:
     configured(queue_bytes=10_000, when_full="drop")
     gate, number = Gate(), 10_000
@@ -1202,6 +1203,7 @@ def test_records_that_come_only_while_the_process_exits_are_not_lost(tmp_path: P
     assert numbers(tmp_path / "late") == list(range(30))
 
 
+@pytest.mark.slow
 def test_nor_are_those_of_a_program_that_another_thread_started(tmp_path: Path) -> None:
     code, _, err = finish(
         start(
@@ -1217,6 +1219,7 @@ def test_nor_are_those_of_a_program_that_another_thread_started(tmp_path: Path) 
     assert numbers(tmp_path / "late") == list(range(30))
 
 
+@pytest.mark.slow
 def test_nor_are_those_of_a_thread_that_begins_while_the_process_exits(tmp_path: Path) -> None:
     code, _, err = finish(
         start(
@@ -1235,6 +1238,7 @@ def test_nor_are_those_of_a_thread_that_begins_while_the_process_exits(tmp_path:
     assert numbers(tmp_path / "late") == list(range(30))
 
 
+@pytest.mark.slow
 def test_a_daemon_thread_that_never_gets_to_run_its_program_does_not_hold_up_the_exit(
     tmp_path: Path,
 ) -> None:

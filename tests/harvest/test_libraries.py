@@ -215,7 +215,6 @@ def test_the_gradient_through_a_diffrax_solve_is_unchanged() -> None:
     assert_close(logs.compact()["y"], 2 * 0.9 ** np.arange(10))
 
 
-@pytest.mark.slow
 def test_an_adaptive_diffrax_solve() -> None:
     def solved(y0: Any) -> Any:
         def field(t: Any, y: Any, rate: Any) -> Any:

@@ -18,7 +18,7 @@ from oracle_checks import compiled_quickly
 from program_strategies import programs, states
 from programs import State
 from test_oracle import STATES, one_hard_program_in
-from test_tap_oracle import BUFFER as buffers
+from test_tap_oracle import BUFFER
 
 ways = st.sampled_from((None, 1, 7, 64))  # None is the logger's `spool`, else it is its `tap`
 LANES = st.lists(states(), min_size=2, max_size=2)
@@ -62,7 +62,7 @@ def test_one_run_given_to_all_lanes_has_the_records_of_each(
 
 
 @settings(max_examples=1)
-@given(EQUAL, buffers, LANES)
+@given(EQUAL, BUFFER, LANES)
 @compiled_quickly()
 def test_an_aggregate_has_mean_least_and_greatest_of_each_record(
     program: Program, buffer: int, lanes: list[State]
@@ -93,7 +93,7 @@ def test_the_run_of_each_lane_has_the_records_of_a_random_program(
 
 @pytest.mark.slow
 @settings(max_examples=12)
-@given(EQUAL, buffers, LANES)
+@given(EQUAL, BUFFER, LANES)
 @compiled_quickly()
 def test_aggregates_of_many_random_programs(
     program: Program, buffer: int, lanes: list[State]

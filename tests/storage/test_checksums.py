@@ -15,6 +15,7 @@ import pytest
 from logax.storage import _parcels
 from logax.storage._checksums import fletcher32, lookup3
 from logax.storage._parcels import sealed
+from slow_cases import slow
 
 SIZES = [1, 2, 3, 4, 5, 1023, 1024, 1025, 4096, 100_003]
 
@@ -43,9 +44,7 @@ def test_fletcher32_of_many_bytes_does_not_overflow() -> None:
     assert fletcher32(data) == high << 16 | low
 
 
-@pytest.mark.parametrize(
-    "words", [33, 8192, 16_385, 2**20 + 1, pytest.param(2**25, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("words", [33, 16_385, *slow(8192, 2**20 + 1, 2**25)])
 @pytest.mark.parametrize("way", [None, _parcels._summed_by_rows], ids=["cpu", "others"])
 def test_the_device_computes_the_same(
     way: Any, words: int, monkeypatch: pytest.MonkeyPatch
