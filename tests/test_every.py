@@ -13,6 +13,7 @@ from flax import nnx
 from jax import lax
 
 import logax
+from slow_cases import slow_but
 
 RUNS: list[float] = []
 
@@ -79,7 +80,7 @@ WAYS: dict[str, Callable[..., Any]] = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", slow_but(["spool(grad(f))"], WAYS))
 def test_it_runs_as_often_under_transformations(way: str) -> None:
     out, logs = WAYS[way]()(1.0)
     assert out == 1.0
