@@ -1190,6 +1190,7 @@ def test_a_process_that_exits_at_once_loses_no_record(tmp_path: Path) -> None:
     assert numbers(tmp_path / "many") == list(range(3000))
 
 
+@pytest.mark.slow
 def test_records_that_come_only_while_the_process_exits_are_not_lost(tmp_path: Path) -> None:
     code, _, err = finish(
         start(
@@ -1345,6 +1346,7 @@ def test_a_forked_child_delivers_its_own_and_the_parent_goes_on(tmp_path: Path) 
     assert numbers(tmp_path / "again") == list(range(60))
 
 
+@pytest.mark.slow
 def test_a_child_that_is_forked_while_records_wait_leaves_them_to_the_parent(
     tmp_path: Path,
 ) -> None:

@@ -36,6 +36,7 @@ def test_fletcher32_is_that_of_hdf5(kind: str, tmp_path: Path) -> None:
         assert fletcher32(data) == of_hdf5(data, tmp_path / "a.h5")
 
 
+@pytest.mark.slow
 def test_fletcher32_of_many_bytes_does_not_overflow() -> None:
     data = np.full(40_000_001, 255, np.uint8)
     words = np.append(data, np.uint8(0)).view(">u2").astype(np.int64)
