@@ -84,6 +84,7 @@ def test_what_a_row_reads_back_from_disk_is_what_was_logged(program: ModuleType)
         dataclasses.replace(case, make=lambda: (wrong, saved)).run(timing.QUICK)
 
 
+@pytest.mark.slow
 def test_a_curve_has_every_form_at_every_size_and_is_drawn(
     program: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1028,6 +1028,7 @@ def test_a_callback_that_does_not_return_is_told_of_and_the_queue_grows(
     assert "the queue grows beyond its bound" in str(told[0].message)
 
 
+@pytest.mark.slow
 def test_dropping_takes_no_memory_worth_mentioning(configured: Callable[..., None]) -> None:
     configured(queue_bytes=10_000, when_full="drop")
     gate, number = Gate(), 10_000
@@ -1189,6 +1190,7 @@ def test_a_process_that_exits_at_once_loses_no_record(tmp_path: Path) -> None:
     assert numbers(tmp_path / "many") == list(range(3000))
 
 
+@pytest.mark.slow
 def test_records_that_come_only_while_the_process_exits_are_not_lost(tmp_path: Path) -> None:
     code, _, err = finish(
         start(
@@ -1202,6 +1204,7 @@ def test_records_that_come_only_while_the_process_exits_are_not_lost(tmp_path: P
     assert numbers(tmp_path / "late") == list(range(30))
 
 
+@pytest.mark.slow
 def test_nor_are_those_of_a_program_that_another_thread_started(tmp_path: Path) -> None:
     code, _, err = finish(
         start(
@@ -1217,6 +1220,7 @@ def test_nor_are_those_of_a_program_that_another_thread_started(tmp_path: Path) 
     assert numbers(tmp_path / "late") == list(range(30))
 
 
+@pytest.mark.slow
 def test_nor_are_those_of_a_thread_that_begins_while_the_process_exits(tmp_path: Path) -> None:
     code, _, err = finish(
         start(
@@ -1235,6 +1239,7 @@ def test_nor_are_those_of_a_thread_that_begins_while_the_process_exits(tmp_path:
     assert numbers(tmp_path / "late") == list(range(30))
 
 
+@pytest.mark.slow
 def test_a_daemon_thread_that_never_gets_to_run_its_program_does_not_hold_up_the_exit(
     tmp_path: Path,
 ) -> None:
@@ -1341,6 +1346,7 @@ def test_a_forked_child_delivers_its_own_and_the_parent_goes_on(tmp_path: Path) 
     assert numbers(tmp_path / "again") == list(range(60))
 
 
+@pytest.mark.slow
 def test_a_child_that_is_forked_while_records_wait_leaves_them_to_the_parent(
     tmp_path: Path,
 ) -> None:

@@ -190,20 +190,11 @@ def test_every_program_of_a_page_with_friends_runs(name: str, tmp_path: Path) ->
     run_by_itself(name, tmp_path)
 
 
-LONG = {
-    "docs/log.md",
-    "docs/logdict.md",
-    "docs/loop.md",
-    "docs/own-sink.md",
-    "docs/runs.md",
-    "docs/spool.md",
-    "docs/start.md",
-    "docs/transformations.md",
-}
-"""Pages whose programs take too long to compile for the fast suite."""
+QUICK = {"README.md", "docs/index.md", "docs/iterations.md", "docs/layout.md"}
+"""Pages whose programs run in the fast suite. Those of others take too long to compile."""
 
 IN_PROCESS = [
-    pytest.param(page, marks=[pytest.mark.slow] if name_of(page) in LONG else [], id=name_of(page))
+    pytest.param(page, marks=[] if name_of(page) in QUICK else [pytest.mark.slow], id=name_of(page))
     for page in GUIDES
     if name_of(page) not in WITH_SERVICES | WITH_FRIENDS
 ]

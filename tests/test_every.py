@@ -13,6 +13,7 @@ from flax import nnx
 from jax import lax
 
 import logax
+from slow_cases import slow_but
 
 RUNS: list[float] = []
 
@@ -79,7 +80,7 @@ WAYS: dict[str, Callable[..., Any]] = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", slow_but(["spool(grad(f))"], WAYS))
 def test_it_runs_as_often_under_transformations(way: str) -> None:
     out, logs = WAYS[way]()(1.0)
     assert out == 1.0
@@ -89,7 +90,7 @@ def test_it_runs_as_often_under_transformations(way: str) -> None:
 
 def test_under_vmap_it_runs_ten_times_for_each_lane() -> None:
     xs = jnp.arange(3.0)
-    _, logs = jax.vmap(logax.spool(loop))(xs)
+    _, logs = jax.jit(jax.vmap(logax.spool(loop)))(xs)
     assert runs() == 30
     assert as_list(logs.count["heavy"]) == [10, 10, 10]
     for lane in range(3):
@@ -104,12 +105,12 @@ def test_under_vmap_it_runs_ten_times_for_each_lane() -> None:
 def test_lanes_are_due_by_their_own_steps() -> None:
     starts = jnp.array([0, 1, 4])
     run = lambda start: loop(1.0, every=5, length=10, start=start)  # noqa: E731
-    logs = jax.vmap(logax.spool(run))(starts)[1]
+    logs = jax.jit(jax.vmap(logax.spool(run)))(starts)[1]
     assert as_list(logs.count["heavy"]) == [2, 2, 2]
     logs = logs.compact()
     assert as_list(logs.steps["step"]["heavy"]) == [[0, 5], [5, 10], [5, 10]]
     assert as_list(logs["heavy"]) == [[2.0, 12.0], [10.0, 20.0], [4.0, 14.0]]
-    uneven = jax.vmap(logax.spool(lambda start: loop(1.0, 5, 7, start)))(starts)[1]
+    uneven = jax.jit(jax.vmap(logax.spool(lambda start: loop(1.0, 5, 7, start))))(starts)[1]
     assert as_list(uneven.count["heavy"]) == [2, 1, 2]
 
 

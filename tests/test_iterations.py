@@ -22,6 +22,7 @@ from logax import iterations
 from logax._delivery.worker import worker
 from logax._iteration_lines import Clock
 from logax.iterations import is_jax_array, log_convergence_async, log_iteration_async
+from slow_cases import slow_but
 
 LOGGER = logging.getLogger("logax.iterations")
 
@@ -136,8 +137,10 @@ def test_a_convergence_has_its_line(lines: Lines) -> None:
     ]
 
 
-@pytest.mark.parametrize("verbose", SHOWN)
-@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize(
+    ("loop", "verbose"),
+    slow_but([(by_scan, 1), (by_hand, 2)], itertools.product(LOOPS, SHOWN)),
+)
 def test_the_verbosity_counts_iterations_of_numbers_and_of_arrays(
     loop: Any, verbose: int, lines: Lines
 ) -> None:
@@ -155,10 +158,10 @@ def test_iterations_and_verbosities_on_the_device_are_looked_at_there(lines: Lin
 
 
 def loops_ways_and_verbosities() -> Iterator[Any]:
-    """Each two of them meet, and all three where it is slow."""
+    """Each of them once, and all that meet where it is slow."""
     loops, ways = (by_scan, by_while, by_hand), ("jit", "grad", "jit(grad)")
     for (i, loop), (j, way), verbose in itertools.product(enumerate(loops), enumerate(ways), SHOWN):
-        marks = [] if (i + j + verbose) % 3 == 0 else [pytest.mark.slow]
+        marks = [] if i == j and verbose == 1 + i % 2 else [pytest.mark.slow]
         yield pytest.param(loop, way, verbose, marks=marks, id=f"{loop.__name__}-{way}-{verbose}")
 
 
@@ -193,8 +196,10 @@ def test_a_program_does_not_depend_on_the_level_of_the_logger(lines: Lines) -> N
     assert lines() == wanted(8.0, range(25))
 
 
-@pytest.mark.parametrize("loop", LOOPS)
-@pytest.mark.parametrize("verbose", SHOWN)
+@pytest.mark.parametrize(
+    ("loop", "verbose"),
+    slow_but([(by_while, 1), (by_scan, 2)], itertools.product(LOOPS, SHOWN)),
+)
 def test_under_vmap_each_lane_has_its_lines(loop: Any, verbose: int, lines: Lines) -> None:
     jax.jit(jax.vmap(lambda x: loop(x, verbose)))(jnp.array([8.0, 2.0]))
     got = lines()

@@ -14,6 +14,7 @@ import pytest
 from jax import lax
 
 import logax
+from slow_cases import slow
 
 DTYPES = [
     "bool", "int4", "uint4", "int8", "uint8", "int16", "uint16", "int32", "uint32",
@@ -54,11 +55,13 @@ def by_cond(xs: Any) -> None:
     ("function", "options", "rows"),
     [
         (by_scan, {}, slice(None)),
-        (by_scan, {"capacity": 3}, slice(None)),
-        (by_scan, {"capacity": 2}, slice(1, None)),
-        (by_scan, {"interval": 2}, slice(None, None, 2)),
         (by_while, {"capacity": 4}, slice(None)),
-        (by_cond, {}, slice(None)),
+        *slow(
+            (by_scan, {"capacity": 3}, slice(None)),
+            (by_scan, {"capacity": 2}, slice(1, None)),
+            (by_scan, {"interval": 2}, slice(None, None, 2)),
+            (by_cond, {}, slice(None)),
+        ),
     ],
 )
 def test_values_of_every_dtype_come_back_bit_for_bit(

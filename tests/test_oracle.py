@@ -38,17 +38,17 @@ STATES: list[State] = [
 each_hard_program = pytest.mark.parametrize("program", HARD, ids=lambda program: program.__name__)
 
 
-def every_other(first: int) -> Callable[[Any], Any]:
-    """All hard programs, of which one in two is slow."""
+def one_hard_program_in(number: int, first: int) -> Callable[[Any], Any]:
+    """All hard programs, which are slow but for each `number`-th one, beginning with `first`."""
     return pytest.mark.parametrize(
         "program",
         [
             pytest.param(
                 program,
-                marks=[] if number % 2 == first else [pytest.mark.slow],
+                marks=[] if index % number == first else [pytest.mark.slow],
                 id=program.__name__,
             )
-            for number, program in enumerate(HARD)
+            for index, program in enumerate(HARD)
         ],
     )
 
@@ -59,12 +59,12 @@ def test_a_hard_program_logs_what_the_oracle_recorded(program: Program) -> None:
     check_records(program, *STATES)
 
 
-@each_hard_program
+@one_hard_program_in(3, first=0)
 def test_each_lane_of_a_hard_program_logs_what_the_oracle_recorded(program: Program) -> None:
     check_lanes(program, STATES)
 
 
-@every_other(0)
+@one_hard_program_in(4, first=1)
 def test_interval_and_capacity_keep_some_records_of_a_hard_program(program: Program) -> None:
     check_kept(program, STATES, interval=2, capacity=3)
 

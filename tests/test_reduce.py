@@ -13,6 +13,7 @@ from jax import lax
 import logax
 from logax._reducers import as_reducer
 from oracle_checks import REDUCTIONS
+from slow_cases import slow, slow_but
 
 ROWS = 7
 RANDOM = np.random.default_rng(0)
@@ -43,6 +44,7 @@ NARROW: dict[str, Any] = {
     "uint4": jnp.asarray([15, 7, 1, 3, 7, 7, 7]).astype(jnp.uint4),
 }
 BY_NUMPY = REDUCTIONS | {"count": lambda x: np.array(len(x))}
+REDUCERS = slow_but(["mean", "last"], BY_NUMPY)
 
 
 def as_list(array: Any) -> Any:
@@ -75,8 +77,14 @@ def assert_close(one: Any, two: Any) -> None:
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6), one, two)
 
 
-@pytest.mark.parametrize("how", BY_NUMPY)
-@pytest.mark.parametrize("columns", [COLUMNS, NARROW], ids=["", "narrow"])
+@pytest.mark.parametrize(
+    ("columns", "how"),
+    [
+        *((COLUMNS, how) for how in BY_NUMPY),
+        (NARROW, "std"),
+        *slow(*((NARROW, how) for how in BY_NUMPY if how != "std")),
+    ],
+)
 def test_built_in_reducers_agree_with_numpy(columns: Any, how: str) -> None:
     columns = jax.tree.map(jnp.asarray, columns)
     if how in ("min", "max"):
@@ -90,7 +98,7 @@ def test_built_in_reducers_agree_with_numpy(columns: Any, how: str) -> None:
         assert int(logs.count[key]) == 1
 
 
-@pytest.mark.parametrize("how", [*BY_NUMPY, logax.FirstNonFinite(3)])
+@pytest.mark.parametrize("how", [*REDUCERS, logax.FirstNonFinite(3)])
 def test_a_reduction_in_the_program_is_that_of_the_collected_records(how: Any) -> None:
     columns = {"x": {key: COLUMNS[key] for key in ("float32", "bfloat16", "int8", "nan")}}
     inside = logax.spool(series, reduce=how)(columns)[1]
@@ -155,7 +163,9 @@ def test_the_spread_of_millions_keeps_its_digits() -> None:
 # The law that lets pieces be folded apart: merging is stepping through all.
 
 
-@pytest.mark.parametrize("how", [*BY_NUMPY, logax.FirstNonFinite(1), logax.FirstNonFinite(3)])
+@pytest.mark.parametrize(
+    "how", [*slow_but(["std"], BY_NUMPY), logax.FirstNonFinite(3), *slow(logax.FirstNonFinite(1))]
+)
 def test_merging_two_states_is_stepping_through_all_records(how: Any) -> None:
     reducer = as_reducer(how)
     names = ["float32", "int8", "bfloat16", "nan", "bool", "pytree"]
@@ -208,8 +218,7 @@ def bad_at(index: int | None, value: float = np.nan) -> Any:
         (1, 3, np.inf),
         (2, 3, -np.inf),
         (7, 3, np.nan),
-        (9, 1, np.nan),
-        (4, 20, np.nan),
+        *slow((9, 1, np.nan), (4, 20, np.nan)),
     ],
 )
 def test_the_first_bad_record_comes_with_those_before_it(
@@ -238,7 +247,7 @@ def test_where_all_is_finite_nothing_is_kept() -> None:
 
 def test_lanes_go_bad_on_their_own() -> None:
     columns = jnp.stack([bad_at(2), bad_at(None), bad_at(8)])
-    logs = jax.vmap(lambda x: reduced(x, logax.FirstNonFinite(2)))(columns)
+    logs = jax.jit(jax.vmap(lambda x: reduced(x, logax.FirstNonFinite(2))))(columns)
     assert as_list(logs.count["x"]) == [2, 0, 2]
     np.testing.assert_array_equal(logs["x"][0], columns[0, 1:3])
     np.testing.assert_array_equal(logs["x"][2], columns[2, 7:9])
@@ -260,7 +269,7 @@ def test_a_mapping_reduces_keys_by_name_and_glob_and_the_first_match_holds() -> 
     assert as_list(logs.steps["step"]["grad/b"]) == [2]
 
 
-@pytest.mark.parametrize("how", [*BY_NUMPY, logax.FirstNonFinite(2)])
+@pytest.mark.parametrize("how", [*REDUCERS, logax.FirstNonFinite(2)])
 def test_of_no_records_nothing_comes_out(how: Any) -> None:
     def f(x: Any) -> None:
         lax.cond(x > 5, lambda: logax.log({"x": x}, step=1), lambda: None)
@@ -280,7 +289,7 @@ def test_a_reduction_needs_no_capacity() -> None:
 
     for how, expected in (("mean", 2), ("sum", 10), ("max", 4), ("last", 4), ("count", 5)):
         assert int(logax.spool(f, reduce=how)(5)[1]["i"][0]) == expected
-    _, logs = jax.vmap(logax.spool(f, reduce="sum"))(jnp.array([5, 0, 3]))
+    _, logs = jax.jit(jax.vmap(logax.spool(f, reduce="sum")))(jnp.array([5, 0, 3]))
     assert as_list(logs["i"]) == [[10], [0], [3]]
     assert as_list(logs.count["i"]) == [1, 0, 1]
 

@@ -142,6 +142,7 @@ def test_where_no_runs_can_be_written_it_fails(
     assert f"runs in this folder: {mend}" in ended.lines
 
 
+@pytest.mark.slow
 def test_devices_that_do_not_start_are_told_without_traceback(start: Start) -> None:
     program = start("doctor", "--json", JAX_PLATFORMS="nonesuch")
     out, _ = program.communicate(timeout=120)

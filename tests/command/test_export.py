@@ -357,6 +357,7 @@ def test_a_missing_extra_is_told_with_its_pip_line(
     )
 
 
+@pytest.mark.slow
 def test_a_name_does_nothing_to_a_terminal_that_csv_is_printed_on(
     saved: Callable[..., Path],
 ) -> None:

@@ -81,6 +81,7 @@ def test_it_runs_as_a_module(start: Start, store: Path, ids: dict[str, str]) -> 
     assert [run["id"] for run in json.loads(out)] == list(ids.values())
 
 
+@pytest.mark.slow
 def test_a_reader_that_has_seen_enough_is_no_error(start: Start, saved: Any) -> None:
     path = saved({"x": np.arange(50_000.0)})
     program = start("export", "last", "--to", "csv", "--path", path)
@@ -92,6 +93,7 @@ def test_a_reader_that_has_seen_enough_is_no_error(start: Start, saved: Any) -> 
     assert program.wait(60) == 0
 
 
+@pytest.mark.slow
 def test_a_reader_that_is_gone_from_the_beginning_is_no_error(start: Start, store: Path) -> None:
     program = start("ls", store)
     assert program.stdout is not None

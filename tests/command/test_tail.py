@@ -193,6 +193,7 @@ def test_it_waits_for_the_first_record_and_looks_again_where_nothing_new_is(
     assert list(lived) == []
 
 
+@pytest.mark.slow
 def test_an_interrupt_ends_it_quietly(start: Start, tmp_path: Path) -> None:
     logger = SaveLogger(tmp_path)
     with logger.run(name="live") as state:

@@ -225,7 +225,7 @@ def test_lanes_that_are_done_leave_nothing_to_an_outer_harvest(
 
     seen: list[Any] = []
     lengths = jnp.array([1, 3, 0])
-    out, logs = jax.vmap(logax.spool(harvested, argnames="i", capacity=4))(lengths)
+    out, logs = jax.jit(jax.vmap(logax.spool(harvested, argnames="i", capacity=4)))(lengths)
     np.testing.assert_array_equal(out, lengths)
     np.testing.assert_array_equal(logs.count["i"], lengths)
     np.testing.assert_array_equal(logs["i"][1, :3], [0, 1, 2])
@@ -235,7 +235,7 @@ def test_lanes_that_are_done_leave_nothing_to_an_outer_harvest(
     def note(record: Any) -> None:
         outer.append((record.lane[0], int(record["i"])))
 
-    jax.vmap(logax.tap(harvested, note, argnames="i"))(lengths)
+    jax.jit(jax.vmap(logax.tap(harvested, note, argnames="i")))(lengths)
     logax.flush()
     assert sorted(outer) == [(0, 0), (1, 0), (1, 1), (1, 2)]
 

@@ -15,6 +15,7 @@ from jax import lax
 
 import logax
 from logax._log import is_listening
+from slow_cases import slow_but
 
 pytestmark = pytest.mark.usefixtures("optimized")
 
@@ -126,7 +127,7 @@ USES = [
 ]
 
 
-@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize("use", slow_but(USES[:2], USES))
 def test_a_jitted_function_is_the_same_before_and_after_a_harvest(
     use: Callable[[Function], None],
 ) -> None:

@@ -26,6 +26,7 @@ from numpyro.infer.hmc import hmc
 from numpyro.infer.util import log_density
 
 import logax
+from slow_cases import slow
 
 SEEN: list[dict[str, Any]] = []
 
@@ -203,14 +204,14 @@ def test_a_diffrax_solve_of_known_steps() -> None:
     assert_close(y, jax.jit(decayed)(2.0))
     assert_close(logs["y"], 2 * factors)
     assert_close(logs.steps["time"]["y"], times)
-    _, logs = jax.vmap(logax.spool(decayed, capacity=32))(jnp.array([1.0, 3.0]))
+    _, logs = jax.jit(jax.vmap(logax.spool(decayed, capacity=32)))(jnp.array([1.0, 3.0]))
     logs = logs.compact()
     assert_close(logs["y"], np.outer([1.0, 3.0], factors))
 
 
 def test_the_gradient_through_a_diffrax_solve_is_unchanged() -> None:
-    gradient, logs = jax.grad(logax.spool(decayed, capacity=32), has_aux=True)(2.0)
-    assert gradient == jax.grad(decayed)(2.0)
+    gradient, logs = jax.jit(jax.grad(logax.spool(decayed, capacity=32), has_aux=True))(2.0)
+    assert gradient == jax.jit(jax.grad(decayed))(2.0)
     assert_close(logs.compact()["y"], 2 * 0.9 ** np.arange(10))
 
 
@@ -241,7 +242,7 @@ def log_normal(x: Any) -> Any:
     return density
 
 
-@pytest.mark.parametrize("sampler", ["hmc", "nuts"])
+@pytest.mark.parametrize("sampler", ["hmc", *slow("nuts")])
 def test_a_blackjax_chain(sampler: str) -> None:
     options = {"step_size": 0.3, "inverse_mass_matrix": jnp.ones(2)}
     if sampler == "hmc":
@@ -281,12 +282,13 @@ def test_the_density_of_a_numpyro_model() -> None:
         return log_density(model, (OBSERVED,), {}, {"mean": mean, "scale": 1.0})[0]
 
     means = jnp.array([0.0, 0.5, 2.0])
-    densities, logs = jax.vmap(logax.spool(density))(means)
+    densities, logs = jax.jit(jax.vmap(logax.spool(density)))(means)
     expected = -0.5 * (means**2 + ((OBSERVED - means[:, None]) ** 2).sum(1))
     assert_close(densities - densities[0], expected - expected[0])
     np.testing.assert_array_equal(logs["mean"][:, 0], means)
 
 
+@pytest.mark.slow
 def test_a_numpyro_chain() -> None:
     def potential(z: Any) -> Any:
         return -log_density(model, (OBSERVED,), {}, {"mean": z["m"], "scale": jnp.exp(z["s"])})[0]

@@ -15,8 +15,8 @@ import pytest
 from jax import lax
 
 import logax
+from slow_cases import slow
 
-KINDS = ["lax", "checkpointed", "bounded"]
 COUNTS = np.array([0, 2, 5, 3])
 
 
@@ -63,13 +63,13 @@ def records_of(seen: list[Any], lane: int) -> list[tuple[float, ...]]:
     return [(*(float(x) for x in r.values()), *(int(s) for s in r.steps.values())) for r in own]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["bounded", *slow("lax", "checkpointed")])
 def test_lanes_of_nested_loops_of_equinox_log_as_if_alone(kind: str) -> None:
     function = nested(kind)
     out, logs = jax.jit(jax.vmap(logax.spool(function, capacity=32)))(COUNTS)
     np.testing.assert_array_equal(out, 2.0 ** (COUNTS * (COUNTS + 1) // 2))
     seen: list[Any] = []
-    jax.vmap(logax.tap(function, seen.append, buffer=3))(COUNTS)
+    jax.jit(jax.vmap(logax.tap(function, seen.append, buffer=3)))(COUNTS)
     logax.flush()
     for lane, n in enumerate(COUNTS):
         outer, inner = expected_records(n)
@@ -91,7 +91,7 @@ def test_the_gradient_of_a_checkpointed_loop_logs_the_forward_run_of_each_lane()
 
         return loop("checkpointed", lambda c: c[0] < n, body, (jnp.asarray(0), x))[1]
 
-    xs = jnp.array([0.1, 0.2, 0.3, 0.4])
+    xs = np.array([0.1, 0.2, 0.3, 0.4], np.float32)
     spooled = logax.spool(function, capacity=8)
     gradients, logs = jax.jit(jax.vmap(jax.grad(spooled, has_aux=True)))(xs, COUNTS)
     np.testing.assert_array_equal(gradients, jax.jit(jax.vmap(jax.grad(function)))(xs, COUNTS))
@@ -101,7 +101,7 @@ def test_the_gradient_of_a_checkpointed_loop_logs_the_forward_run_of_each_lane()
         x = xs[lane]
         for i in range(n):
             np.testing.assert_allclose(logs["x"][lane, i], x, rtol=1e-6)
-            x = jnp.sin(x)
+            x = np.sin(x)
 
 
 def test_a_loop_of_equinox_in_lanes_that_do_not_run_does_not_change_what_runs() -> None:
@@ -132,13 +132,13 @@ def test_a_loop_of_equinox_in_lanes_that_do_not_run_does_not_change_what_runs() 
 
     ns = jnp.array([1.0, 2.0, 3.0])
     seen: list[Any] = []
-    out = jax.vmap(logax.tap(function, seen.append))(ns)
+    out = jax.jit(jax.vmap(logax.tap(function, seen.append)))(ns)
     np.testing.assert_array_equal(out, [0.0, 0.625, 0.75])
     logax.flush()
     four, five, six = [4.0, 2.0], [5.0, 2.5, 1.25], [6.0, 3.0, 1.5]
     for lane, values in enumerate([[], [*four, *five], [*four, *five, *six]]):
         assert [float(r["x"]) for r in seen if r.lane == (lane,)] == values
-    _, logs = jax.vmap(logax.spool(function, capacity=8))(ns)
+    _, logs = jax.jit(jax.vmap(logax.spool(function, capacity=8)))(ns)
     np.testing.assert_array_equal(logs.count["x"], [0, 5, 8])
 
 
@@ -164,7 +164,7 @@ def test_a_branch_that_is_decided_for_all_lanes_logs_for_those_that_would_take_i
         return x
 
     xs = jnp.array([1.0, 2.0, 3.0])
-    _, logs = jax.vmap(logax.spool(function))(xs)
+    _, logs = jax.jit(jax.vmap(logax.spool(function)))(xs)
     counts = {key: count.tolist() for key, count in logs.count.items()}
     assert counts == {
         "small": [1, 0, 0],
@@ -174,7 +174,7 @@ def test_a_branch_that_is_decided_for_all_lanes_logs_for_those_that_would_take_i
         "other": [0, 0, 0],
     }
     seen: list[Any] = []
-    jax.vmap(logax.tap(function, seen.append))(xs)
+    jax.jit(jax.vmap(logax.tap(function, seen.append)))(xs)
     logax.flush()
     told = [[key for r in seen if r.lane == (lane,) for key in r] for lane in range(3)]
     assert told == [["small", "both"], ["large", "index", "both"], ["large", "index", "both"]]
@@ -185,7 +185,7 @@ def test_lanes_inside_of_the_harvest_are_those_of_the_batched_program() -> None:
     _, logs = logax.spool(jax.vmap(function), capacity=32)(COUNTS)
     assert int(logs.count["x"]) == 5  # as often as the longest
     pairs = jnp.array([[0, 2], [3, 1]])
-    _, logs = jax.vmap(logax.spool(jax.vmap(function), capacity=32))(pairs)
+    _, logs = jax.jit(jax.vmap(logax.spool(jax.vmap(function), capacity=32)))(pairs)
     np.testing.assert_array_equal(logs.count["x"], [2, 3])
 
 
@@ -197,7 +197,7 @@ def same_lanes(function: Callable[[Any], Any], xs: Any, capacity: int) -> list[i
     """
     with jax.enable_x64(True) if hasattr(jax, "enable_x64") else jax.experimental.enable_x64():
         alone = logax.spool(function, capacity=capacity)
-        out, logs = jax.vmap(alone)(xs)
+        out, logs = jax.jit(jax.vmap(alone))(xs)
         seen: list[Any] = []
         jax.vmap(logax.tap(function, seen.append, buffer=10))(xs)
         logax.flush()
@@ -228,6 +228,7 @@ def test_an_optimizer_of_optimistix_logs_as_often_as_each_lane_evaluates() -> No
     assert counts[0] < counts[1] < counts[2]
 
 
+@pytest.mark.slow
 def test_a_solve_of_diffrax_with_an_event_logs_as_often_as_each_lane_evaluates() -> None:
     def solved(rate: Any) -> Any:
         def field(t: Any, y: Any, _: Any) -> Any:

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import pytest
 
 import logax
+from slow_cases import slow_but
 
 pytestmark = pytest.mark.usefixtures("optimized")
 
@@ -106,7 +107,7 @@ def excess(make: Callable[..., Any], steps: int, way: str, *keys: str, **options
     return planned(harvested) - planned_unharvested(make, steps, way)
 
 
-@pytest.mark.parametrize("name", REDUCERS)
+@pytest.mark.parametrize("name", slow_but(["mean", "product"], REDUCERS))
 def test_a_reduction_takes_as_much_for_a_million_records_as_for_a_thousand(name: str) -> None:
     thousand, million = (
         excess(scan, steps, "spool(f)", "x", reduce=REDUCERS[name]) for steps in (1_000, 1_000_000)
@@ -114,14 +115,8 @@ def test_a_reduction_takes_as_much_for_a_million_records_as_for_a_thousand(name:
     assert thousand == million < MEGABYTE
 
 
-# The gradients of nested scans hold all the others, which are slow.
-@pytest.mark.parametrize(
-    ("make", "way"),
-    [
-        *(pytest.param(make, way, marks=pytest.mark.slow) for make, way in EVERYWHERE[:-2]),
-        *EVERYWHERE[-2:],
-    ],
-)
+# A gradient of nested scans holds all the others, which are slow.
+@pytest.mark.parametrize(("make", "way"), slow_but(EVERYWHERE[-1:], EVERYWHERE))
 def test_all_reductions_together_stay_small_in_nested_scans_and_gradients(
     make: Callable[..., Any], way: str
 ) -> None:
@@ -138,7 +133,7 @@ def test_a_reduction_needs_no_bound_on_the_number_of_records() -> None:
     assert thousand == million < MEGABYTE
 
 
-@pytest.mark.parametrize(("make", "way"), EVERYWHERE)
+@pytest.mark.parametrize(("make", "way"), slow_but(EVERYWHERE[-1:], EVERYWHERE))
 def test_an_interval_of_a_thousand_keeps_a_thousandth(make: Callable[..., Any], way: str) -> None:
     kept = 1_000 * WIDTH * 4
     assert kept <= excess(make, 1_000_000, way, "x", interval=1_000) < 2 * MEGABYTE

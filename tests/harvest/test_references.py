@@ -13,6 +13,7 @@ import pytest
 from flax import nnx
 
 import logax
+from slow_cases import slow_but
 
 X = np.random.default_rng(0).normal(size=(8, 3)).astype(np.float32)
 Y = X.sum(axis=1, keepdims=True)
@@ -83,7 +84,7 @@ STEPS: dict[str, Callable[..., Any]] = {
 }
 
 
-@pytest.mark.parametrize("way", STEPS)
+@pytest.mark.parametrize("way", slow_but(["spool(step)"], STEPS))
 def test_a_training_step_updates_all_that_nnx_jit_updates(way: str) -> None:
     ours, theirs = made(), made()
     untouched = arrays_of(*made())
@@ -221,6 +222,7 @@ def test_it_goes_inside_jit_with_split_and_merge() -> None:
     assert logs["active"].shape == (1,)
 
 
+@pytest.mark.slow
 def test_logs_inside_nnx_scan_and_grad_are_collected() -> None:
     @nnx.scan(in_axes=(nnx.Carry, 0), out_axes=nnx.Carry)
     def through(net: Net, x: Any) -> Net:

@@ -212,6 +212,7 @@ def test_lanes_of_another_axis_and_of_some_arguments_only() -> None:
     np.testing.assert_array_equal(logs["weight"], [2.0])
 
 
+@pytest.mark.slow
 def test_a_real_training_step_agrees_to_single_precision() -> None:
     """Where arithmetic rounds, XLA may fuse differently: relative 1e-5 and absolute 1e-6."""
 

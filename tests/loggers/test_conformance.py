@@ -15,6 +15,7 @@ from logax.loggers import ConsoleLogger
 from logax.testing import CASES, Case, Seen
 from loggers.mlflow_server import mlflow_server
 from oracle_checks import compiled_quickly
+from slow_cases import slow_but
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning:wandb"),  # its own business
@@ -51,19 +52,15 @@ def folder(place, request, monkeypatch):
     return folder
 
 
-_OF_THE_SHELL = {
-    *("one run, collected", "one seed", "8 seeds, streamed in a buffer", "8 seeds, collected"),
-    *("256 seeds", "branches", "many calls", "nested loops", "a logdict", "a logger in live"),
-    *("a Python loop", "chosen logs", "lanes of different lengths, in turns"),
-}
-"""How records come to a sink, which cannot tell: slow, but for one of three cheap destinations."""
-
-
 def _pairs():
+    """All pairs: fast is the first case everywhere, and of the others each at a few destinations.
+
+    Every pair is in the slow suite otherwise.
+    """
     for i, destination in enumerate(DESTINATIONS):
         for j, case in enumerate(CASES):
-            slow = case.name in _OF_THE_SHELL and (destination.dear or (i + j) % 3 > 0)
-            marks = [pytest.mark.slow] if slow else []
+            fast = j == 0 or (i + j) % (6 if destination.dear else 3) == 0
+            marks = [] if fast else [pytest.mark.slow]
             yield pytest.param(destination, case, marks=marks, id=f"{destination} {case}")
 
 
@@ -73,11 +70,12 @@ def test_a_destination_holds_what_a_program_says(destination, case, folder):
     assert {run.group for run in runs.values()} <= {None}
 
 
+_FAST_AND_SLOW = slow_but([each for each in DESTINATIONS if not each.dear], DESTINATIONS)
 _SEEDS = next(case for case in CASES if case.name == "8 seeds, streamed in a buffer")
 _RAGGED = next(case for case in CASES if case.name == "lanes of different lengths")
 
 
-@pytest.mark.parametrize("destination", DESTINATIONS, ids=str)
+@pytest.mark.parametrize("destination", _FAST_AND_SLOW, ids=str)
 def test_a_destination_holds_seeds_as_one_run(destination, folder):
     _check_together(destination, _SEEDS, folder)
 
@@ -108,7 +106,7 @@ def _folded(runs):
     )
 
 
-@pytest.mark.parametrize("destination", DESTINATIONS, ids=str)
+@pytest.mark.parametrize("destination", _FAST_AND_SLOW, ids=str)
 def test_a_destination_holds_seeds_as_a_group(destination, folder):
     runs = destination.check(_SEEDS, folder, lanes="group")
     assert {run.group for run in runs.values()} == {"seed" if destination.groups else None}

@@ -473,6 +473,7 @@ def test_a_screen_that_is_closed_has_nothing_to_redraw() -> None:
         assert terminal.screen() == ["above", "drawn", "below"]
 
 
+@pytest.mark.slow
 def test_a_program_in_a_terminal_is_followed_to_its_end() -> None:
     child = Path(__file__).with_name("console_child.py")
     with Terminal(80, 24) as terminal:
@@ -511,6 +512,7 @@ def test_a_logger_that_is_dropped_gives_the_output_back(monkeypatch: pytest.Monk
         assert sys.stdout is terminal.file
 
 
+@pytest.mark.slow
 def test_a_child_that_is_forked_while_something_is_printed_prints_for_itself() -> None:
     code = """if True:
         import os, signal, sys, threading

@@ -135,6 +135,7 @@ def test_many_runs_that_log_by_themselves_have_their_own_records():
     assert [run.columns["x"] for run in logger.runs] == [[(0, i), (1, i)] for i in range(300)]
 
 
+@pytest.mark.slow
 def test_more_keys_than_anybody_has_are_all_there():
     logger = MemoryLogger()
     with logger.run() as state:
@@ -495,6 +496,7 @@ def test_an_aggregate_without_lanes_keeps_its_names():
     assert list(run.columns) == ["loss"]
 
 
+@pytest.mark.slow
 def test_keys_with_histograms_and_prng_keys_survive_an_aggregate():
     logger = MemoryLogger(lanes="aggregate")
 
@@ -887,6 +889,7 @@ def test_finish_ends_the_run_whatever_else_has_failed():
         logger.finish(state)
 
 
+@pytest.mark.slow
 def test_a_child_that_is_forked_while_a_run_begins_begins_its_own():
     code = """
         import os, signal, sys, threading, warnings

@@ -17,7 +17,7 @@ from oracle import Program
 from oracle_checks import compiled_quickly
 from program_strategies import programs, states
 from programs import State
-from test_oracle import STATES, every_other
+from test_oracle import STATES, one_hard_program_in
 from test_tap_oracle import BUFFER
 
 ways = st.sampled_from((None, 1, 7, 64))  # None is the logger's `spool`, else it is its `tap`
@@ -31,13 +31,13 @@ def way_of(program: Program) -> int | None:
     return (1, 7, None, 7)[HARD.index(program) % 4]
 
 
-@every_other(0)
+@one_hard_program_in(5, first=2)
 @compiled_quickly()
 def test_a_run_has_the_records_of_a_hard_program(program: Program) -> None:
     check_logged(program, way_of(program), *STATES[:2])
 
 
-@every_other(1)
+@one_hard_program_in(5, first=0)
 @compiled_quickly()
 def test_the_run_of_each_lane_has_its_records(program: Program) -> None:
     check_logged_lanes(program, way_of(program), STATES)

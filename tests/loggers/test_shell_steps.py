@@ -14,6 +14,7 @@ import logax
 from logax.loggers import MultiLogger
 from logax.loggers.sink import Portion, Sink
 from logax.testing import MemoryLogger
+from slow_cases import slow
 
 INPUTS = jnp.array([1.0, -2.0, 3.0])
 
@@ -86,7 +87,7 @@ def disordered(x: Any) -> Any:
     return jax.lax.scan(body, x, jnp.arange(2))[0]
 
 
-PROGRAMS = pytest.mark.parametrize("program", [taking_turns, choosing, agreeing, disordered])
+PROGRAMS = pytest.mark.parametrize("program", [taking_turns, disordered, *slow(choosing, agreeing)])
 Told = tuple[Any, list[tuple[str, Any, str]]]
 
 
@@ -126,7 +127,7 @@ def of_seeds(program: Callable[..., Any], way: str) -> list[dict[str, list[Told]
 def of_lanes(program: Callable[..., Any], way: str) -> list[dict[str, list[Told]]]:
     logger = MemoryLogger()
     with logger.run() as state:
-        jax.vmap(logged(logger, program, state, way))(INPUTS)
+        jax.jit(jax.vmap(logged(logger, program, state, way)))(INPUTS)
     records = logger.runs[0].records
     lanes = [(i,) for i in range(len(INPUTS))]
     return [told(r for r in records if r.stream.lane == lane) for lane in lanes]
@@ -193,7 +194,7 @@ def test_the_records_of_a_logdict_have_the_steps_of_their_calls() -> None:
     with logger.run() as state:
         logger.log(state, logax.spool(choosing)(2.0)[1])
     with logger.run() as state:
-        logger.log(state, jax.vmap(logax.spool(choosing))(INPUTS)[1])
+        logger.log(state, jax.jit(jax.vmap(logax.spool(choosing)))(INPUTS)[1])
     one, lanes = (run.records for run in logger.runs)
     assert told(one) == of_one(choosing, "tap")
     own = [told(r for r in lanes if r.stream.lane == (i,)) for i in range(len(INPUTS))]
@@ -232,7 +233,7 @@ def test_lanes_whose_steps_are_the_same_stay_side_by_side() -> None:
     sink = Sizes()
     logger = logax.loggers.Logger(sink)
     with logger.run() as state:
-        jax.vmap(logger.spool(choosing, state))(jnp.arange(-50.0, 50.0))
+        jax.jit(jax.vmap(logger.spool(choosing, state)))(jnp.arange(-50.0, 50.0))
     # Of each record at most one portion for each of the three sites, and not one for each lane.
     assert sum(streams * records for streams, records in sink.sizes) == 100 * 4 + records_above()
     assert len(sink.sizes) <= 3 * 8

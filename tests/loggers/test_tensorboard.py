@@ -382,6 +382,7 @@ def test_the_logger_writes_a_run_that_could_not_begin_when_it_can(tmp_path):
     assert read_scalars(folder / "a") == {"x": [(3, 0.5)]}
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_told_and_what_was_written_stays_readable(tmp_path):
     program = """
         import resource, sys

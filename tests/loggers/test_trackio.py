@@ -271,6 +271,7 @@ except OSError as error:
 """
 
 
+@pytest.mark.slow
 def test_a_full_disk_raises_and_keeps_what_was_written(folder):
     environment = {**os.environ, "TRACKIO_DIR": str(folder)}
     answer = subprocess.run(

@@ -127,6 +127,7 @@ def test_a_run_without_due_steps_leaves_an_empty_plot(png: Path, figures: list[A
     assert matplotlib.image.imread(png).shape == (250, 800, 4)
 
 
+@pytest.mark.slow
 def test_pyplot_stays_out_of_it(tmp_path: Path) -> None:
     program = (
         "import os, sys\n"

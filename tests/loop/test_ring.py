@@ -266,6 +266,7 @@ with RingBufferLogger(2, dump=sys.argv[1]) as ring:
 """
 
 
+@pytest.mark.slow
 def test_a_full_disk_leaves_no_half_of_a_file(tmp_path: Path) -> None:
     path = tmp_path / "x.npz"
     path.write_bytes(b"what was there before")

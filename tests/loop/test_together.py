@@ -114,6 +114,7 @@ with logger:
 """
 
 
+@pytest.mark.slow
 def test_a_loop_that_is_interrupted_closes_all_that_it_had_open(tmp_path: Path) -> None:
     command = [sys.executable, "-c", LOOP, str(tmp_path)]
     with subprocess.Popen(

@@ -137,6 +137,7 @@ def test_a_bar_that_cannot_be_drawn_is_one_warning() -> None:
     assert len(told) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_no_pause")
 def test_where_tqdm_is_disabled_there_is_no_bar() -> None:
     program = (

@@ -15,6 +15,7 @@ import pytest
 from logax.storage import _parcels
 from logax.storage._checksums import fletcher32, lookup3
 from logax.storage._parcels import sealed
+from slow_cases import slow
 
 SIZES = [1, 2, 3, 4, 5, 1023, 1024, 1025, 4096, 100_003]
 
@@ -35,6 +36,7 @@ def test_fletcher32_is_that_of_hdf5(kind: str, tmp_path: Path) -> None:
         assert fletcher32(data) == of_hdf5(data, tmp_path / "a.h5")
 
 
+@pytest.mark.slow
 def test_fletcher32_of_many_bytes_does_not_overflow() -> None:
     data = np.full(40_000_001, 255, np.uint8)
     words = np.append(data, np.uint8(0)).view(">u2").astype(np.int64)
@@ -43,9 +45,7 @@ def test_fletcher32_of_many_bytes_does_not_overflow() -> None:
     assert fletcher32(data) == high << 16 | low
 
 
-@pytest.mark.parametrize(
-    "words", [33, 8192, 16_385, 2**20 + 1, pytest.param(2**25, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("words", [33, 16_385, *slow(8192, 2**20 + 1, 2**25)])
 @pytest.mark.parametrize("way", [None, _parcels._summed_by_rows], ids=["cpu", "others"])
 def test_the_device_computes_the_same(
     way: Any, words: int, monkeypatch: pytest.MonkeyPatch
