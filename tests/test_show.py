@@ -168,6 +168,7 @@ def test_they_cost_nothing_when_nothing_harvests() -> None:
     assert jax.jit(f).lower(X).as_text().replace("jit_f", "jit__lambda") == plain
 
 
+@pytest.mark.slow
 def test_gradients_and_nan_checks_do_not_see_them() -> None:
     def f(x: Any) -> Any:
         logax.log({"h": logax.Histogram(x)})
