@@ -34,6 +34,7 @@ from logax._delivery.troubles import troubles
 from logax._delivery.worker import Worker, worker
 from logax.loggers import Logger, Portion, Sink
 from logax.testing import MemoryLogger
+from slow_cases import slow
 
 LONG = 60.0  # seconds
 COMPILED: list[str] = []
@@ -130,7 +131,9 @@ def test_ten_thousand_records_in_buffers_of_100_make_about_100_transfers(
     assert len(transfers) <= 110
 
 
-@pytest.mark.parametrize("function", [counting(40), in_while_loop], ids=["scan", "while_loop"])
+@pytest.mark.parametrize(
+    "function", [counting(40), *slow(in_while_loop)], ids=["scan", "while_loop"]
+)
 def test_256_lanes_make_as_many_transfers_as_one(
     function: Callable[..., Any], transfers: list[int]
 ) -> None:
@@ -1388,6 +1391,7 @@ def test_a_child_that_is_forked_while_records_wait_leaves_them_to_the_parent(
     assert numbers(tmp_path / "parent") == list(range(40))
 
 
+@pytest.mark.slow
 def test_an_interrupted_process_ends_and_has_delivered_in_order(tmp_path: Path) -> None:
     process = start(
         """

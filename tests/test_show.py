@@ -46,8 +46,9 @@ NARROW: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("arrays", [AS_NUMPY, NARROW], ids=["", "narrow"])
-@pytest.mark.parametrize("bins", [1, 8])
+@pytest.mark.parametrize(
+    ("arrays", "bins"), [(AS_NUMPY, 8), (NARROW, 1), *slow((AS_NUMPY, 1), (NARROW, 8))]
+)
 def test_counts_and_edges_are_those_of_numpy(arrays: dict[str, Any], bins: int) -> None:
     def f(arrays: dict[str, Any]) -> None:
         logax.log({case: logax.Histogram(x, bins) for case, x in arrays.items()})
@@ -167,6 +168,7 @@ def test_they_cost_nothing_when_nothing_harvests() -> None:
     assert jax.jit(f).lower(X).as_text().replace("jit_f", "jit__lambda") == plain
 
 
+@pytest.mark.slow
 def test_gradients_and_nan_checks_do_not_see_them() -> None:
     def f(x: Any) -> Any:
         logax.log({"h": logax.Histogram(x)})

@@ -17,6 +17,7 @@ import pytest
 from jax import lax
 
 import logax
+from slow_cases import slow
 
 X = np.arange(1.0, 4.0, dtype=np.float32)
 STEPS = 5
@@ -224,7 +225,7 @@ def test_a_function_that_its_rule_does_not_run_is_run_for_the_records(
     assert loops(logax.spool(jax.value_and_grad(loss))) == 0
 
 
-@MADE
+@pytest.mark.parametrize("make", [with_jvp, *slow(with_vjp)])
 def test_lanes_loops_checkpoints_and_second_derivatives_keep_the_rule(
     make: Callable[[str], Function],
 ) -> None:

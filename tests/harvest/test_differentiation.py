@@ -26,7 +26,14 @@ DERIVATIVES: dict[str, Callable[[Function], Function]] = {
     "jacrev": jax.jacrev,
     "grad of checkpoint": lambda f: jax.grad(jax.checkpoint(f)),
 }
-each_derivative = pytest.mark.parametrize("derivative", DERIVATIVES.values(), ids=DERIVATIVES)
+SLOW = ("value_and_grad", "jacrev")
+each_derivative = pytest.mark.parametrize(
+    "derivative",
+    [
+        pytest.param(derivative, marks=pytest.mark.slow if name in SLOW else (), id=name)
+        for name, derivative in DERIVATIVES.items()
+    ],
+)
 
 
 def seen(fun: Function, **options: Any) -> dict[str, list[float]]:

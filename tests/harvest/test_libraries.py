@@ -209,6 +209,7 @@ def test_a_diffrax_solve_of_known_steps() -> None:
     assert_close(logs["y"], np.outer([1.0, 3.0], factors))
 
 
+@pytest.mark.slow
 def test_the_gradient_through_a_diffrax_solve_is_unchanged() -> None:
     gradient, logs = jax.jit(jax.grad(logax.spool(decayed, capacity=32), has_aux=True))(2.0)
     assert gradient == jax.jit(jax.grad(decayed))(2.0)

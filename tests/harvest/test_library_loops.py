@@ -63,7 +63,7 @@ def records_of(seen: list[Any], lane: int) -> list[tuple[float, ...]]:
     return [(*(float(x) for x in r.values()), *(int(s) for s in r.steps.values())) for r in own]
 
 
-@pytest.mark.parametrize("kind", ["bounded", *slow("lax", "checkpointed")])
+@pytest.mark.parametrize("kind", ["checkpointed", *slow("lax", "bounded")])
 def test_lanes_of_nested_loops_of_equinox_log_as_if_alone(kind: str) -> None:
     function = nested(kind)
     out, logs = jax.jit(jax.vmap(logax.spool(function, capacity=32)))(COUNTS)
@@ -82,6 +82,7 @@ def test_lanes_of_nested_loops_of_equinox_log_as_if_alone(kind: str) -> None:
         assert records_of(seen, lane) == in_order
 
 
+@pytest.mark.slow
 def test_the_gradient_of_a_checkpointed_loop_logs_the_forward_run_of_each_lane() -> None:
     def function(x: Any, n: Any) -> Any:
         def body(carry: Any) -> Any:

@@ -264,6 +264,7 @@ def test_shards_are_streams_of_a_run():
     assert {(r.stream.shard, float(r.values["x"])) for r in run.records} == {(0, 1.0), (1, 5.0)}
 
 
+@pytest.mark.slow
 def test_a_run_that_begins_on_a_shard_has_no_others():
     logger = MemoryLogger()
     mesh = Mesh(np.array(jax.devices()[:2]), ("d",))

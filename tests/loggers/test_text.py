@@ -43,6 +43,14 @@ def kind(request):
     return request.param
 
 
+_jsonl_is_fast = pytest.mark.parametrize(
+    "kind",
+    [_KINDS[1], pytest.param(_KINDS[0], marks=pytest.mark.slow)],
+    indirect=True,
+    ids=lambda kind: kind.name,
+)
+
+
 def _runs(number):
     return [RunInfo(f"run-{index}", f"name {index}") for index in range(number)]
 
@@ -93,6 +101,7 @@ def test_a_step_has_its_plain_name_in_every_record(tmp_path, kind):
     assert table["step__"].dropna().to_dict() == {2: 7.0}
 
 
+@_jsonl_is_fast
 def test_processes_share_a_file_and_nothing_is_lost(tmp_path, kind):
     spawn = multiprocessing.get_context("spawn")
     names, path = ["a", "b"], tmp_path / "f"
@@ -153,6 +162,7 @@ def test_a_file_that_is_another_when_its_lock_is_had_is_opened_anew(
     assert kind.table(path)["x"].tolist() == expected
 
 
+@_jsonl_is_fast
 def test_a_full_disk_raises_and_leaves_what_was_there(tmp_path, kind):
     spawn = multiprocessing.get_context("spawn")
     answers = spawn.SimpleQueue()
