@@ -66,7 +66,7 @@ def recipes_of(target: str) -> str:
     """What make would run for a target, in the newest row where it can choose."""
     newest = f"jax-{list(ROWS)[-1]}-python-{KNOWN[0]}"
     done = subprocess.run(
-        ["make", "--dry-run", "--always-make", target, f"DEFAULT={newest}"],
+        ["make", "--dry-run", "--always-make", "--no-print-directory", target, f"DEFAULT={newest}"],
         cwd=ROOT,
         capture_output=True,
         encoding="utf-8",

@@ -410,8 +410,10 @@ def _keep_logs_of_construct(construct: Any, rule: Any, logs: Logs) -> Any:
     def wrapped(trace: Any, *tracers: Any, **params: Any) -> Any:
         if not (any(map(logs.are_in, jaxprs_in(params))) and _is_hoisting()):
             return split(trace, tracers, params)
-        _stage(trace, construct, tracers, params)
-        return split(trace, tracers, _silent_params(construct, params, logs))
+        staged = _stage(trace, construct, tracers, params)
+        silent = _silent_params(construct, params, logs)
+        # Other effects, such as callbacks, must not happen twice.
+        return staged if _effects_in(silent) else split(trace, tracers, silent)
 
     def split(trace: Any, tracers: Sequence[Any], params: dict[str, Any]) -> Any:
         if rule is None:
