@@ -376,22 +376,17 @@ def register_partial_eval(logs: Logs) -> None:
     | moves, there, whole constructs and functions | without logs; these run in the loop |
     | runs a whole `while` again for the rest | the second run is without logs |
     """
-    primitives = jex.primitives
+    cond_p, while_p = jex.primitives.cond_p, jex.primitives.while_p
     rules, checkpointed = _pe.custom_partial_eval_rules, _pe.partial_eval_jaxpr_custom_rules
     rules[logs.primitive] = _rule_of_log(logs)
-    rules[primitives.while_p] = _split_while(rules[primitives.while_p], logs)
-    checkpointed[primitives.while_p] = _split_checkpointed_while(
-        checkpointed[primitives.while_p], logs
-    )
-    for name in ("cond_p", "while_p", "remat_p", "custom_vmap_p", "linear_solve_p"):
-        construct = {"remat_p": _remat_p, "custom_vmap_p": _custom_vmap_p}.get(name)
-        construct = construct or getattr(primitives, name)
+    rules[while_p] = _split_while(rules[while_p], logs)
+    checkpointed[while_p] = _split_checkpointed_while(checkpointed[while_p], logs)
+    for construct in (cond_p, while_p, _remat_p, _custom_vmap_p, jex.primitives.linear_solve_p):
         rules[construct] = _keep_logs_of_construct(construct, rules.get(construct), logs)
-    for name in ("process_custom_jvp_call", "process_custom_vjp_call", "process_call"):
-        if hasattr(_pe.JaxprTrace, name):
-            method = getattr(_pe.JaxprTrace, name)
-            setattr(_pe.JaxprTrace, name, _keep_logs_of_function(method, logs))
     trace: Any = _pe.JaxprTrace
+    for name in ("process_custom_jvp_call", "process_custom_vjp_call", "process_call"):
+        if hasattr(trace, name):  # `process_call` until 0.10
+            setattr(trace, name, _keep_logs_of_function(getattr(trace, name), logs))
     trace.process_shard_map = _keep_shards_with_logs(trace.process_shard_map, logs)
 
 
