@@ -197,14 +197,18 @@ def assert_logs_match(logs: Any, recording: Recording, *, capacity: int | None =
         )
         _assert_same(key, compact[key], column)
         for name, steps in column.steps.items():
-            if name in compact.steps and key in compact.steps[name]:
-                found = compact.steps[name][key]
-            else:  # right where no record has it
-                found = np.full_like(steps, _missing(steps.dtype))
+            found = step_of(compact, name, key, steps)
             _assert_same_lanes(found, steps, column.sizes, f"step {name!r} of {key!r}")
         for name in compact.steps:
             unknown = key in compact.steps[name] and name not in column.steps
             assert not unknown, f"{key!r} has a step {name!r} that no `log` call gave it"
+
+
+def step_of(logs: Any, name: str, key: str, like: Any) -> Any:
+    """The steps of a key; as missing ones where no record has them."""
+    if name in logs.steps and key in logs.steps[name]:
+        return logs.steps[name][key]
+    return np.full_like(like, _missing(like.dtype))
 
 
 def _assert_same(key: str, value: Any, column: Column) -> None:

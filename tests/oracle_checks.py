@@ -28,6 +28,7 @@ from oracle import (
     expected,
     lane,
     oracle,
+    step_of,
     with_all_lanes,
 )
 from program_strategies import MOST_RECORDS
@@ -178,8 +179,9 @@ def check_reduction(program: Program, lanes: Sequence[State], how: str, interval
             _assert_reduced(how, compact[key], column)
             end = slice(0, 1) if how == "first" else slice(-1, None)
             for name, steps in column.steps.items():
-                found = with_all_lanes(compact.steps[name][key], steps[end], column.sizes, 1)
-                assert_same_bits(*found, f"step {name!r} of {key!r}")
+                found = step_of(compact, name, key, steps[end])
+                pair = with_all_lanes(found, steps[end], column.sizes, 1)
+                assert_same_bits(*pair, f"step {name!r} of {key!r}")
 
 
 def _assert_reduced(how: str, value: Any, column: Column) -> None:

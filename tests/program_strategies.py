@@ -72,6 +72,7 @@ class _Author:
     sharded: bool = False
     looped: bool = False
     apart: bool = False
+    custom: bool = False
     differentiated: bool = False
     backwards: bool = False
 
@@ -118,7 +119,8 @@ class _Author:
             return self.log()
         # JAX 0.8 refuses collectives over lanes of a shard. Their derivatives are refused in custom
         # functions, and are others than in Python where some lanes take a branch.
-        together = bool(self.lanes) != self.sharded and not (self.differentiated and self.apart)
+        together = bool(self.lanes) != self.sharded and not self.custom
+        together = together and not (self.differentiated and self.apart)
         updates = [*UPDATES, *COLLECTIVES] if together else [*UPDATES]
         return Update(self.draw(st.sampled_from(updates)))
 
@@ -163,12 +165,13 @@ class _Author:
         # JAX gives a rule no values of arrays without elements where it runs in Python.
         keys = [key for key in sorted(self.kinds) if self.kinds[key] != "no elements"]
         # In a loop the rule may run although no derivative goes in, which JAX leaves out in Python.
-        may_log = bool(keys) and not (self.differentiated and self.looped)
+        # And JAX maps rules over axes without a name, which the recorder does not know.
+        may_log = bool(keys) and not (self.differentiated and (self.looped or self.lanes))
         logs = may_log and self.draw(st.booleans())
         rule = self.log(self.draw(st.sampled_from(keys))) if logs else None
         quiet = not self.differentiated and self.draw(st.booleans())
         way = self.draw(st.sampled_from(ways))
-        with self.inside(apart=True):
+        with self.inside(apart=True, custom=True):
             return Custom(way, quiet, rule, (self.block(depth),))
 
     def _scan(self, depth: int) -> Statement:

@@ -267,7 +267,7 @@ class Tap(Harvest):
     def empty_buffer(self, frame: Frame) -> None:
         """Emit what waits."""
         buffer, key = self._plan.buffers.get(frame.shards), f"buffer{frame.shards}"
-        if buffer is not None:
+        if buffer is not None and key in frame.states:  # it is not in what may run twice
             self._emit(frame, self._waiting_rows(frame))
             frame.states[key] = buffer.emptied(frame.states[key], frame.valid)
 
