@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -156,8 +156,8 @@ class _Author:
     def _wrapped(self, depth: int) -> Statement:
         ways = [way for way in WRAPPINGS if way not in self.without]
         way, block = self.draw(st.sampled_from(ways)), self.block(depth)
-        if way.startswith("harvest"):  # there must be what it takes
-            block = Block((*block.statements, self.log("loss")))
+        if way.startswith("harvest"):  # there must be what it takes, and no step that is not due
+            block = Block((*block.statements, replace(self.log("loss"), every=None)))
         return Wrapped(way, (block,))
 
     def _custom(self, depth: int) -> Statement:
