@@ -117,8 +117,9 @@ class _Author:
     def leaf(self) -> Statement:
         if self.draw(st.booleans()):
             return self.log()
-        # JAX 0.8 refuses collectives over lanes of a shard. Their derivatives are refused in custom
-        # functions, and are others than in Python where some lanes take a branch.
+        # JAX 0.8 refuses collectives over lanes of a shard. In a custom function that is jitted and
+        # then differentiated, JAX does not find the axis of lanes, with or without a harvest. Where
+        # some lanes take a branch, JAX and the recorder disagree about their derivatives.
         together = bool(self.lanes) != self.sharded and not self.custom
         together = together and not (self.differentiated and self.apart)
         updates = [*UPDATES, *COLLECTIVES] if together else [*UPDATES]
