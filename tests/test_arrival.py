@@ -22,8 +22,8 @@ from jax import lax
 
 import logax
 from logax._delivery import calls, direct
-from logax._delivery.packets import Parcel
-from logax._delivery.places import places_of
+from logax._delivery.ordering import places_of
+from logax._delivery.packets import Parcel, stack
 from logax._delivery.routes import Route
 from logax._delivery.troubles import troubles
 from logax._harvest import sending, streaming
@@ -85,7 +85,7 @@ def parcels(request: pytest.FixtureRequest) -> list[Parcel]:
     tapped = logax.tap(functools.partial(collatz), untouched, buffer=request.param)
     found = parcels_of(lambda: jax.vmap(tapped)(jnp.array(STARTS)))
     assert len(found) > 5
-    return [parcel.opened().spread() for parcel in found]
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +93,7 @@ def uneven() -> list[Parcel]:
     """Parcels with lanes and without."""
     tapped = logax.tap(functools.partial(by_index), untouched)
     lanes = jax.vmap(tapped, in_axes=(), axis_name="lane", axis_size=len(STARTS))
-    found = [parcel.opened().spread() for parcel in parcels_of(lanes)]
+    found = parcels_of(lanes)
     assert {parcel.lanes for parcel in found} == {(), (len(STARTS),)}
     return found
 
@@ -109,13 +109,33 @@ class Arrived(calls.Call):
         self.lanes.setdefault(one.lane, []).extend((k, int(x)) for k, x in one.items())
 
 
+def arrivals(parcels: list[Parcel], data: Any) -> list[list[Parcel]]:
+    """The parcels in some order, some of them together, those of one emission stacked."""
+    order = data.draw(st.permutations(parcels))
+    found, rest = [], list(order)
+    while rest:
+        number = data.draw(st.integers(1, len(rest)))
+        found.append(stack(rest[:number]))
+        rest = rest[number:]
+    return found
+
+
+def real_records(parcels: list[Parcel], lanes: int | None = None) -> int:
+    """How many records of lanes these hold."""
+    number = 0
+    for parcel in parcels:
+        own = places_of([parcel.opened()])
+        number += len(own.by_lane(lanes or math.prod(parcel.lanes)).lane)
+    return number
+
+
 @given(data=st.data())
 def test_in_any_order_the_records_of_each_lane_come_in_theirs(
     parcels: list[Parcel], data: Any
 ) -> None:
     call = Arrived()
-    for parcel in data.draw(st.permutations(parcels)):
-        is_over = call.take(parcel)
+    for some in arrivals(parcels, data):
+        is_over = call.take(some)
         assert call.lanes == LANES or not is_over
     assert is_over
 
@@ -123,8 +143,8 @@ def test_in_any_order_the_records_of_each_lane_come_in_theirs(
 @given(data=st.data())
 def test_what_a_program_says_twice_comes_once(parcels: list[Parcel], data: Any) -> None:
     call = Arrived()
-    for parcel in data.draw(st.permutations(parcels * 2)):
-        call.take(parcel)
+    for some in arrivals(parcels * 2, data):
+        call.take(some)
     assert call.settle()
     assert call.lanes == LANES
 
@@ -135,12 +155,12 @@ def test_of_a_program_that_died_comes_what_it_said_in_order(
 ) -> None:
     call = Arrived()
     said = data.draw(st.lists(st.sampled_from(range(len(parcels))), unique=True))
-    for number in said:
-        call.take(parcels[number])
+    for some in arrivals([parcels[number] for number in said], data):
+        call.take(some)
     call.settle()
     for lane, records in call.lanes.items():
         assert is_part(records, LANES[lane])
-    real = sum(len(places_of(parcels[number]).by_lane(len(STARTS)).lane) for number in said)
+    real = real_records([parcels[number] for number in said], len(STARTS))
     assert sum(map(len, call.lanes.values())) == real
 
 
@@ -151,7 +171,7 @@ def test_what_there_was_no_room_for_is_counted_by_its_keys(
     lost = data.draw(st.sets(st.sampled_from(range(len(parcels)))))
     some = [x.without_values() if i in lost else x for i, x in enumerate(parcels)]
     call = Arrived()
-    is_over = [call.take(parcel) for parcel in data.draw(st.permutations(some))]
+    is_over = [call.take(each) for each in arrivals(some, data)]
     dropped = told()
     assert is_over[-1]
     for lane, records in call.lanes.items():
@@ -164,18 +184,15 @@ def test_what_there_was_no_room_for_is_counted_by_its_keys(
 @given(data=st.data())
 def test_parcels_with_lanes_and_without_come_in_order(uneven: list[Parcel], data: Any) -> None:
     call = Arrived()
-    for parcel in data.draw(st.permutations(uneven)):
-        call.take(parcel)
+    for some in arrivals(uneven, data):
+        call.take(some)
     assert call.settle()
     assert call.lanes == {(): [("rate", 7)], **LANES}
     call, said = Arrived(), data.draw(st.lists(st.sampled_from(range(len(uneven))), unique=True))
-    for number in said:
-        call.take(uneven[number])
+    for some in arrivals([uneven[number] for number in said], data):
+        call.take(some)
     call.settle()
-    assert sum(map(len, call.lanes.values())) == sum(
-        len(places_of(uneven[number]).by_lane(math.prod(uneven[number].lanes)).lane)
-        for number in said
-    )
+    assert sum(map(len, call.lanes.values())) == real_records([uneven[number] for number in said])
 
 
 def is_part(records: Records, whole: Records) -> bool:

@@ -92,14 +92,14 @@ def into(values: list[Any]) -> Callable[[logax.record], None]:
 def transfers(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The size of each transfer from now on."""
     sizes: list[int] = []
-    put = worker.put
+    add = worker.add
 
-    def counted(size: int, job: Any, *arguments: Any, **options: Any) -> bool:
-        if job is calls._take:
+    def counted(size: int, job: Any, *arguments: Any) -> bool:
+        if job is calls._take_all:
             sizes.append(size)
-        return put(size, job, *arguments, **options)
+        return add(size, job, *arguments)
 
-    monkeypatch.setattr(calls.worker, "put", counted)
+    monkeypatch.setattr(calls.worker, "add", counted)
     return sizes
 
 
@@ -877,16 +877,16 @@ class Gate:
 def filled(monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Event, list[int]]:
     """Set when somebody must wait for room; and what was in the queue each time it changed."""
     full, sizes = threading.Event(), []
-    put = worker.put
+    add = worker.add
 
-    def watched(size: int, job: Any, *arguments: Any, **options: Any) -> bool:
-        if not worker._has_room(size):
+    def watched(size: int, *arguments: Any) -> bool:
+        if not worker._has_room(size, 1):
             full.set()
-        done = put(size, job, *arguments, **options)
+        done = add(size, *arguments)
         sizes.append(worker._bytes)
         return done
 
-    monkeypatch.setattr(worker, "put", watched)
+    monkeypatch.setattr(worker, "add", watched)
     return full, sizes
 
 

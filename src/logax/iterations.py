@@ -231,7 +231,7 @@ class _Arrival:
         if not _logger.isEnabledFor(logging.INFO):
             return
         writer = _Writer(self.line, _now())
-        deliver_soon(parcel, Route(writer, "split", "raise").deliver)
+        deliver_soon(parcel, Route(writer, "split", "raise"))
 
 
 @dataclasses.dataclass(frozen=True, repr=False)

@@ -995,7 +995,7 @@ def test_records_for_a_finished_run_are_said_to_be_lost():
     program(state)
     logger.finish(state)
     program(state)
-    with pytest.raises(logax.DeliveryError, match=r"for a run that is finished: gone\..*1 records"):
+    with pytest.raises(logax.DeliveryError, match=r"for a run that is finished: gone\..*3 records"):
         logax.flush()
 
 
@@ -1006,11 +1006,8 @@ def test_the_other_lanes_of_a_finished_run_lose_nothing():
     program(states, jnp.arange(3.0))
     logger.finish(jax.tree.map(lambda x: x[1], states))
     program(states, jnp.arange(3.0))
-    with pytest.raises(
-        logax.DeliveryError, match=r"finished: n-1\..*1 records were lost"
-    ) as caught:
+    with pytest.raises(logax.DeliveryError, match=r"finished: n-1\..*3 records were lost"):
         logax.flush()
-    assert "2 more records" in caught.value.__notes__[0]
     assert [len(run.records) for run in logger.runs] == [6, 3, 6]
 
 

@@ -246,7 +246,7 @@ def test_one_drawing_at_most_waits_and_no_value_is_left_out(png: Path, figures: 
     assert worker.drain(None)
 
     def at(step: int) -> None:
-        assert sum(job[1] == logger._plot._work for job in worker._jobs) == 1
+        assert sum(job.run == logger._plot._work for job in worker._jobs) == 1
 
     logger = PlotLogger(energy, 1, png, seconds_between=0)
     with busy_worker():

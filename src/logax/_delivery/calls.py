@@ -1,19 +1,20 @@
 """Which call a parcel belongs to, and which of its records comes next.
 
-Every record carries its place in the order of the program (see `places`). Each call remembers, lane
-by lane, which place comes next, and holds what came too early. What it was given already it leaves
-out: a program that runs a part again says the same again.
+Every record carries its place in the order of the program (see `ordering`). Each call remembers,
+lane by lane, which place comes next, and holds the records that came too early. It leaves out the
+records it was given already: a program that runs a part again says the same again.
 """
 
 from __future__ import annotations
 
 import array
+import collections
 import itertools
 import math
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -21,19 +22,11 @@ import numpy as np
 
 from logax._compat import Tree, effects_of_this_thread
 from logax._delivery.control import before_flush
-from logax._delivery.packets import Packet, Parcel, Rows
-from logax._delivery.places import (
-    Places,
-    batch_at,
-    batch_of_one,
-    ends_of,
-    in_order,
-    places_of,
-    single,
-)
+from logax._delivery.ordering import Places, batches_of, ends_of, next_in_order, places_of
+from logax._delivery.packets import Emission, Parcel, Rows, stack
 from logax._delivery.routes import Takes
 from logax._delivery.troubles import troubles
-from logax._delivery.worker import worker
+from logax._delivery.worker import attempt, worker
 
 
 class Call:
@@ -46,47 +39,54 @@ class Call:
         self.failed = False  # whether the program was seen to
         self.route = route
         self._next: dict[tuple[int, int], Any] = {}
-        self._early: list[tuple[Parcel, Places]] = []
+        self._early: dict[tuple[int, int], list[tuple[list[Parcel], Places]]] = {}
         self._ends: dict[tuple[int, int], Any] | None = None
-        self._may_be_over = False
 
-    def take(self, parcel: Parcel) -> bool:
-        """Deliver what is due now, of this parcel and of those before it; True if that was all."""
-        if self._ends is None:
-            self._ends = ends_of(parcel)
-        if self._is_next(parcel):
-            return self._may_be_over and self._is_over()
-        places = places_of(parcel)
-        if not self._deliver(parcel, places):
-            self._early.append((parcel, places))
-            return False
-        while any(self._deliver_early(i) for i in range(len(self._early))):
-            pass
+    def take(self, parcels: Sequence[Parcel]) -> bool:
+        """Deliver what is due of these parcels and of what is held; return whether that was all.
+
+        Args:
+          parcels: Opened parcels.
+        """
+        streams: dict[tuple[int, int], list[Parcel]] = {}
+        for parcel in parcels:
+            if self._ends is None:
+                self._ends = ends_of(parcel)
+            streams.setdefault(parcel.stream(), []).append(parcel)
+        for stream, own in streams.items():
+            held = self._early.pop(stream, [])
+            self._deliver(stream, [*held, (own, places_of(own))])
         return self._is_over()
 
-    def _is_next(self, parcel: Parcel) -> bool:
-        """The most common case, a single record that is due, delivered in the shortest way."""
-        packet, rows = parcel.packet, single(parcel)
-        if rows is None or self._early:
-            return False
-        stream = parcel.stream()
+    def settle(self) -> bool:
+        """Deliver all that is held: nothing will come before it any more."""
+        held, self._early = self._early, {}
+        for stream, parts in held.items():
+            self._deliver(stream, parts, late=True)
+        return self._is_over()
+
+    def _deliver(self, stream: tuple[int, int], parts: Any, late: bool = False) -> None:
+        """Deliver the records that are due, and hold the others."""
+        parcels, places = _merge(parts)
+        lanes = max(math.prod(parcel.lanes) for parcel in parcels)
         expected = self._next.get(stream)
-        lanes = math.prod(parcel.lanes)
         if expected is None:
-            expected = self._next[stream] = np.zeros(lanes, np.int64)
-        place = int(rows.order[0])
-        if len(expected) != lanes or not lanes:
-            return False
-        if expected[0] != place or (lanes > 1 and (expected != place).any()):
-            return False
-        expected[:] = place + 1
-        ends = self._ends
-        self._may_be_over = ends is not None and bool((ends[stream] <= place + 1).all())
-        if parcel.dropped:
-            troubles.dropped(packet.sites[0].named(), lanes)
-        else:
-            self.route.deliver(batch_of_one(parcel, rows))
-        return True
+            expected = np.zeros(lanes, np.int64)
+        elif len(expected) < lanes:
+            # Values that vary by `axis_index` alone have lanes where their call has none.
+            expected = np.full(lanes, expected.max(initial=0))
+        self._next[stream] = expected
+        if not lanes:
+            return
+        due, early = next_in_order(places, expected, late)
+        if len(early.place):
+            self._early[stream] = [(parcels, early)]
+        dropped = np.array([parcel.dropped for parcel in parcels])
+        if dropped.any():
+            self._count_dropped(parcels, due.only(dropped[due.parcel]), len(expected))
+            due = due.only(~dropped[due.parcel])
+        for batch in batches_of(parcels, due):
+            self.route.deliver(batch)
 
     def await_program(self) -> None:
         """Wait for the program, as far as that is possible from another thread."""
@@ -100,51 +100,13 @@ class Call:
             except RuntimeError:  # pragma: no cover - it was donated meanwhile
                 pass
 
-    def settle(self) -> bool:
-        """Deliver all that is held: nothing will come before it any more."""
-        held, self._early = self._early, []
-        for parcel, places in in_order(held):
-            self._deliver(parcel, places, late=True)
-        return self._is_over()
-
-    def _deliver_early(self, number: int) -> bool:
-        if not self._deliver(*self._early[number]):
-            return False
-        del self._early[number]
-        return True
-
-    def _deliver(self, parcel: Parcel, places: Places, late: bool = False) -> bool:
-        """Deliver a parcel unless something before it is missing."""
-        stream, lanes = parcel.stream(), math.prod(parcel.lanes)
-        expected = self._next.setdefault(stream, np.zeros(lanes, np.int64))
-        if not len(places.place) or not lanes:
-            return True
-        if len(expected) != lanes:  # what varies by `axis_index` alone has lanes; its call has none
-            expected = np.full(lanes, expected.max())
-        if (expected != expected[0]).any():
-            places = places.by_lane(lanes)
-        upto = expected[places.lane]  # lane -1 is as good as any
-        _, first = np.unique(places.lane, return_index=True)
-        if not late and (places.place[first] > upto[first]).any():
-            return False
-        fresh = places.only(places.place >= upto)
-        self._next[stream] = expected = expected.copy()
-        if len(fresh.place) and fresh.lane[0] < 0:
-            expected[:] = fresh.place[-1] + 1
-        else:
-            np.maximum.at(expected, fresh.lane, fresh.place + 1)
-        if parcel.dropped:
-            self._count_dropped(parcel, fresh, lanes)
-        elif len(fresh.place):
-            self.route.deliver(batch_at(parcel, fresh))
-        return True
-
-    def _count_dropped(self, parcel: Parcel, places: Places, lanes: int) -> None:
-        for number, site in enumerate(parcel.packet.sites):
-            own = places.lane[places.site == number]
-            total = int(np.where(own < 0, lanes, 1).sum())
-            if total:
-                troubles.dropped(site.named(), total)
+    def _count_dropped(self, parcels: Sequence[Parcel], places: Places, lanes: int) -> None:
+        for number, parcel in enumerate(parcels):
+            for site, named in enumerate(parcel.packet.sites):
+                own = places.lane[(places.parcel == number) & (places.site == site)]
+                total = int(np.where(own < 0, lanes, 1).sum())
+                if total:
+                    troubles.dropped(named.named(), total)
 
     def _is_over(self) -> bool:
         if self._ends is None:
@@ -201,11 +163,12 @@ def abandon(number: int) -> None:
 
 def receive(parcel: Parcel) -> None:
     """Take in a parcel, on whatever thread of XLA's."""
-    number = parcel.number()
-    call = called(number)
+    number = parcel.operands[0].item(0)
+    call = _calls.get(number)
     if call is None:  # what a part of a program that runs again says again
         return
-    if worker.put(parcel.size(), _take, number, call, parcel):
+    emission = parcel.emission
+    if worker.add(emission.size, _take_all, (number, call, parcel), emission.records):
         return
     if not worker.extend_last(lambda job: isinstance(job, _Dropped) and job.add(call, parcel)):
         dropped = _Dropped(number, call)
@@ -213,8 +176,18 @@ def receive(parcel: Parcel) -> None:
         worker.put(0, dropped, waits=False)
 
 
-def _take(number: int, call: Call, parcel: Parcel) -> None:
-    if call.take(parcel.opened().spread()):
+def _take_all(arrived: collections.deque[tuple[int, Call, Parcel]]) -> None:
+    """Give each call its parcels, those of one emission stacked."""
+    of_call: dict[Call, tuple[int, list[Parcel]]] = {}
+    for number, call, parcel in arrived:
+        of_call.setdefault(call, (number, []))[1].append(parcel)
+    arrived.clear()
+    for call, (number, parcels) in of_call.items():
+        attempt(_take, number, call, stack(parcels))
+
+
+def _take(number: int, call: Call, parcels: Sequence[Parcel]) -> None:
+    if call.take(parcels):
         forget(number)
 
 
@@ -224,36 +197,62 @@ class _Dropped:
     def __init__(self, number: int, call: Call) -> None:
         self._number, self._call = number, call
         self._parcels: list[Parcel] = []
-        self._packets: dict[int, Packet] = {}
-        self._singles = array.array("q")  # packet, shard and place of each
+        self._emissions: dict[int, Emission] = {}
+        self._singles = array.array("q")  # emission, shard and place of each
 
     def add(self, call: Call, parcel: Parcel) -> bool:
         """Take in some more, if they are of the same call."""
         if call is not self._call:
             return False
         bare = parcel.without_values()
-        rows = None if parcel.packet.last or parcel.lanes else single(bare)
+        rows = None if parcel.packet.last or parcel.lanes else _single(bare)
         if rows is None:
             self._parcels.append(bare)
         else:
-            self._packets[id(parcel.packet)] = parcel.packet
-            self._singles.extend((id(parcel.packet), bare.shard() or 0, int(rows.order[0])))
+            self._emissions[id(parcel.emission)] = parcel.emission
+            self._singles.extend((id(parcel.emission), bare.shard() or 0, int(rows.order[0])))
         return True
 
     def __call__(self) -> None:
         for parcel in itertools.chain(self._single_parcels(), self._parcels):
-            _take(self._number, self._call, parcel)
+            _take(self._number, self._call, [parcel])
 
     def _single_parcels(self) -> Iterator[Parcel]:
         numbers = iter(self._singles)
-        for packet_id, shard, place in zip(numbers, numbers, numbers, strict=True):
-            packet = self._packets[packet_id]
+        for emission_id, shard, place in zip(numbers, numbers, numbers, strict=True):
+            emission = self._emissions[emission_id]
+            packet = emission.packet
             values = [_NOTHING] * packet.sites[0].width
             gate = np.ones(1, bool) if packet.gated[0] else None
             rows = Rows(values, np.array([place]), gate)
             number, owner = np.asarray(self._number), (np.zeros((), np.uint32), _NOTHING)
             operands = packet.flat(number, np.asarray(shard), owner, [rows])
-            yield Parcel(packet, (), ((),) * len(operands), operands, dropped=True)
+            yield Parcel(emission, operands, is_open=True, dropped=True)
+
+
+def _single(parcel: Parcel) -> Rows | None:
+    """Return the arrays of a parcel that is nothing but one real record."""
+    if len(parcel.packet.sites) != 1:
+        return None
+    (rows,) = parcel.packet.rows(parcel.operands)
+    is_real = rows.gate is None or bool(np.asarray(rows.gate).all())
+    return rows if rows.order.shape == (1,) and is_real else None
+
+
+def _merge(parts: Sequence[tuple[list[Parcel], Places]]) -> tuple[list[Parcel], Places]:
+    """Return all parcels, and the records of all."""
+    if len(parts) == 1:
+        return parts[0]
+    parcels: list[Parcel] = []
+    places = []
+    for own, each in parts:
+        used, number = np.unique(each.parcel, return_inverse=True)
+        # Records that are held arrived before all that come now.
+        arrival = each.arrival if own is parts[-1][0] else np.full(len(number), -1)
+        number = number.reshape(-1) + len(parcels)
+        places.append(each._replace(parcel=number, arrival=arrival))
+        parcels += [own[i] for i in used.tolist()]
+    return parcels, Places(*map(np.concatenate, zip(*places, strict=True)))
 
 
 def _end(call: Call) -> None:

@@ -2,24 +2,27 @@
 
 They belong to no call, as those of `live`, which leave right where they are made; or they are all
 that there is of one, as those of a logger's `spool`, and it is over when they arrive
-(`receive_whole`). So there is nothing to wait for, and nothing to put in order.
+(`receive_whole`). So there is nothing to wait for, and they are delivered in the order of arrival.
 """
 
 from __future__ import annotations
 
+import collections
+import itertools
 import math
 from collections.abc import Callable, Sequence
 
 import jax.numpy as jnp
+import numpy as np
 
 from logax._compat import Array
 from logax._delivery.calls import called, forget
 from logax._delivery.emit import emit, lanes_of, owned, shard_here
-from logax._delivery.packets import Packet, Parcel, Rows, Site, Stream
-from logax._delivery.places import batch_of
-from logax._delivery.routes import Batch
+from logax._delivery.ordering import batches_of, places_of
+from logax._delivery.packets import Packet, Parcel, Rows, Site, Stream, stack
+from logax._delivery.routes import Takes
 from logax._delivery.troubles import troubles
-from logax._delivery.worker import worker
+from logax._delivery.worker import attempt, worker
 from logax._entries import LogSpec
 
 
@@ -38,7 +41,7 @@ def send(
     )
     zero = jnp.zeros((), jnp.int32)
     lanes = zero if owner is None else lanes_of([*operands, owner])
-    send_rows([(spec, rows)], take, zero, lanes, owner, in_turn=True)
+    send_rows([(spec, rows)], take, zero, lanes, owner)
 
 
 def send_rows(
@@ -47,8 +50,6 @@ def send_rows(
     number: Array,
     lanes: Array,
     owner: Array | None,
-    *,
-    in_turn: bool = False,
 ) -> None:
     """Hand records of several sites to `take` on the host, all at once.
 
@@ -58,7 +59,6 @@ def send_rows(
       number: Of the call that they are of, or zero.
       lanes: What has a lane axis wherever one of them may have (`lanes_of`).
       owner: The number of their owner, if they have one.
-      in_turn: Whether it matters when they arrive.
     """
     worker.start()
     shard = shard_here()
@@ -73,7 +73,7 @@ def send_rows(
     )
     owners = () if owner is None else owned(owner, lanes)
     operands = packet.flat(number, shard, owners, [rows for _, rows in columns])
-    emit(packet, lanes, operands, take, in_turn=in_turn)
+    emit(packet, lanes, operands, take)
 
 
 def receive_whole(parcel: Parcel) -> None:
@@ -81,20 +81,40 @@ def receive_whole(parcel: Parcel) -> None:
     number = parcel.number()
     call = called(number)
     if call is not None:
-        deliver_soon(parcel, call.route.deliver)
+        deliver_soon(parcel, call.route)
         forget(number)  # not before they are queued: a `flush` waits for calls and for the queue
 
 
-def deliver_soon(parcel: Parcel, deliver: Callable[[Batch], None]) -> None:
-    """Have the records of a parcel delivered on the thread of the worker."""
-    if not worker.put(parcel.size(), _deliver, parcel, deliver):
-        batch = batch_of(parcel.without_values())
-        for site, _, lane in batch.order if batch is not None else ():
-            number = math.prod(parcel.lanes) if lane < 0 else 1
-            troubles.dropped(parcel.packet.sites[site].named(), number)
+def deliver_soon(parcel: Parcel, route: Takes) -> None:
+    """Have the records of a parcel delivered on the thread of the worker.
+
+    Parcels that arrive in a row for the same route, not only an equal one, are delivered together.
+    """
+    emission = parcel.emission
+    if not worker.add(emission.size, _deliver_all, (route, parcel), emission.records):
+        _count_dropped(parcel.without_values())
 
 
-def _deliver(parcel: Parcel, deliver: Callable[[Batch], None]) -> None:
-    batch = batch_of(parcel)
-    if batch is not None:
-        deliver(batch)
+def _count_dropped(parcel: Parcel) -> None:
+    places = places_of([parcel])
+    for number, site in enumerate(parcel.packet.sites):
+        own = places.lane[places.site == number]
+        total = int(np.where(own < 0, math.prod(parcel.lanes), 1).sum())
+        if total:
+            troubles.dropped(site.named(), total)
+
+
+def _deliver_all(arrived: collections.deque[tuple[Takes, Parcel]]) -> None:
+    for _, stretch in itertools.groupby(arrived, key=lambda each: id(each[0])):
+        taken = list(stretch)
+        attempt(_deliver, taken[0][0], [parcel for _, parcel in taken])
+    arrived.clear()
+
+
+def _deliver(route: Takes, parcels: Sequence[Parcel]) -> None:
+    """Deliver the records of some parcels in the order in which these arrived."""
+    stacked = stack(parcels)
+    places = places_of(stacked)
+    in_order = places.only(np.lexsort((places.lane, places.place, places.arrival)))
+    for batch in batches_of(stacked, in_order):
+        route.deliver(batch)

@@ -12,8 +12,9 @@ gives a lane axis to all that its branches see, so that what an emission gets th
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -23,51 +24,19 @@ from jax.interpreters import ad, batching, mlir
 
 from logax import _compat
 from logax._compat import Array
-from logax._delivery.packets import Packet, Parcel
+from logax._delivery.packets import OBJECTS, Emission, Packet, Parcel
 from logax._delivery.packing import Packing
 from logax._lane_axes import lane_count, lanes_first
 from logax._log import EFFECTS
 
+Take = Callable[[Parcel], None]
 
-def emit(
-    packet: Packet,
-    lanes: Array,
-    operands: Sequence[Array],
-    take: Callable[[Parcel], None],
-    *,
-    in_turn: bool = False,
-) -> None:
-    """Hand operands to `take` on the host; `lanes` comes from `lanes_of`.
 
-    Nothing orders host calls. With `in_turn` as much is done as can be for nothing that this one
-    comes in the order of the program.
-    """
+def emit(packet: Packet, lanes: Array, operands: Sequence[Array], take: Take) -> None:
+    """Hand operands to `take` on the host; `lanes` comes from `lanes_of`."""
     flags = ((),) * len(operands)
     operands = [_compat.replicated(x) for x in operands]  # the host wants them whole
-    emit_p.bind(lanes, *operands, arrival=Arrival(packet, (), flags, take, in_turn))
-
-
-class Arrival(NamedTuple):
-    """What is known of an emission while tracing, and who takes it in.
-
-    Attributes:
-      packet: What the operands are.
-      lanes: How many lanes there are at each level of `vmap`.
-      batched: For each operand over which of them it varies.
-      take: Takes the parcel.
-      in_turn: Whether it matters when it arrives.
-    """
-
-    packet: Packet
-    lanes: tuple[int, ...]
-    batched: tuple[tuple[bool, ...], ...]
-    take: Callable[[Parcel], None]
-    in_turn: bool = False
-
-    def arrive(self, packing: Packing | None, *operands: Any) -> tuple[()]:
-        """Called on the host, on a thread of XLA's."""
-        self.take(Parcel(self.packet, self.lanes, self.batched, operands, packing))
-        return ()
+    emit_p.bind(lanes, *operands, packet=packet, lanes=(), batched=flags, take=take)
 
 
 def opened(lanes: Array, begin: Callable[[], int]) -> Array:
@@ -95,31 +64,48 @@ def _emit_abstract(*_: Any, **__: Any) -> tuple[list[Any], Any]:
     return [], EFFECTS
 
 
-def _emit_batch(args: Any, dims: Any, *, arrival: Arrival) -> tuple[list[Any], list[Any]]:
+def _emit_batch(args: Any, dims: Any, **params: Any) -> tuple[list[Any], list[Any]]:
     size = lane_count(args, dims)
-    first = 1 + arrival.packet.common  # there is one call, and one shard, whatever its lanes
+    first = 1 + params["packet"].common  # there is one call, and one shard, whatever its lanes
     common = _any_of_each(args[:first], dims[:first])
     operands = lanes_first(args[first:], dims[first:])
     varies = [False] * (first - 1) + [d is not None for d in dims[first:]]
-    flags = tuple((own, *over) for own, over in zip(varies, arrival.batched, strict=True))
-    wider = arrival._replace(lanes=(size, *arrival.lanes), batched=flags)
-    return emit_p.bind(*common, *operands, arrival=wider), []
+    params["batched"] = tuple(
+        (own, *over) for own, over in zip(varies, params["batched"], strict=True)
+    )
+    params["lanes"] = (size, *params["lanes"])
+    return emit_p.bind(*common, *operands, **params), []
 
 
-def _emit_jvp(primals: Any, tangents: Any, *, arrival: Arrival) -> tuple[list[Any], list[Any]]:
-    return emit_p.bind(*primals, arrival=arrival), []
+def _emit_jvp(primals: Any, tangents: Any, **params: Any) -> tuple[list[Any], list[Any]]:
+    return emit_p.bind(*primals, **params), []
 
 
-def _emit_lowered(context: Any, *args: Any, arrival: Arrival, on_cpu: bool = False) -> Any:
-    packing = Packing(context.avals_in[1:], in_place=on_cpu and arrival.in_turn)
-    packed, avals = _compat.lowered(context, packing.pack, args[1:], context.avals_in[1:])
-    arrive = functools.partial(arrival.arrive, packing)
-    return _compat.host_call(context, arrive, packed, avals)
+def _emission(avals: Sequence[Any], packing: Packing | None, params: Any) -> Emission:
+    packet, lanes = params["packet"], params["lanes"]
+    size = OBJECTS + sum(math.prod(x.shape) * np.dtype(x.dtype).itemsize for x in avals)
+    rows = sum(avals[end].shape[-1] for _, end, _ in packet.spans)
+    return Emission(packet, lanes, params["batched"], packing, size, rows * math.prod(lanes))
 
 
-def _emit_now(*args: Any, arrival: Arrival) -> list[Any]:
+def _emit_lowered(context: Any, *args: Any, on_cpu: bool = False, **params: Any) -> Any:
+    avals = context.avals_in[1:]
+    packing = Packing(avals, in_place=on_cpu)
+    packed, packed_avals = _compat.lowered(context, packing.pack, args[1:], avals)
+    emission, take = _emission(avals, packing, params), params["take"]
+
+    def arrive(*operands: Any) -> tuple[()]:
+        """Take in the operands, on a thread of XLA's."""
+        take(Parcel(emission, operands))
+        return ()
+
+    return _compat.host_call(context, arrive, packed, packed_avals)
+
+
+def _emit_now(*args: Any, **params: Any) -> list[Any]:
     # Outside of programs the arrays are the user's, who may give them away next.
-    arrival.arrive(None, *map(np.asarray, args[1:]))
+    operands = [np.asarray(x) for x in args[1:]]
+    params["take"](Parcel(_emission(operands, None, params), operands))
     return []
 
 

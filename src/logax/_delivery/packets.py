@@ -2,7 +2,8 @@
 
 A `Packet` says what the operands mean. It is known while tracing, the same for every run, and both
 sides go by it: the program lays out operands (`flat`), the host finds them again (`rows`, `ends`).
-A `Parcel` is what arrives on the host in one run: operands with their lanes, first as packed.
+An `Emission` is a packet as it was lowered: with its lanes, and how its operands are packed. A
+`Parcel` holds the arrays of one run of an emission, or of many runs whose records were stacked.
 """
 
 from __future__ import annotations
@@ -179,45 +180,94 @@ class Owner(NamedTuple):
     over: tuple[bool, ...] = ()
 
 
-class Parcel(NamedTuple):
-    """An emission as it arrives: operands whose first axes are lanes where they vary over them.
+class Emission(NamedTuple):
+    """A place in a lowered program that hands arrays to the host.
 
     Attributes:
-      packet: What the operands mean.
-      lanes: How many lanes there are at each level of `vmap`.
-      batched: For each operand over which of them it varies.
-      operands: The arrays, as packed; once it is `opened`, as they were.
-      packing: How they are packed, until then.
-      dropped: Whether its values are gone.
+      packet: Meaning of the operands.
+      lanes: Number of lanes at each level of `vmap`.
+      batched: For each operand, over which of these levels it varies.
+      packing: How the operands are packed; None if they are not.
+      size: Bytes of the arrays of one run, with what Python needs for objects.
+      records: Upper bound on the number of records of one run, of all lanes together.
     """
 
     packet: Packet
     lanes: tuple[int, ...]
     batched: tuple[tuple[bool, ...], ...]
+    packing: Packing | None
+    size: int
+    records: int
+
+
+class Parcel(NamedTuple):
+    """The arrays of an emission: its operands, whose first axes are lanes where they vary.
+
+    Attributes:
+      emission: Where they come from.
+      operands: The arrays, as packed; once it is `opened`, as they were.
+      is_open: Whether the operands are unpacked, with all lanes as one axis.
+      dropped: Whether its values are gone.
+      arrivals: For each run that was stacked, the number that says when it arrived.
+    """
+
+    emission: Emission
     operands: Sequence[Any]
-    packing: Packing | None = None
+    is_open: bool = False
     dropped: bool = False
+    arrivals: tuple[int, ...] = (0,)
+
+    @property
+    def packet(self) -> Packet:
+        """Meaning of the operands."""
+        return self.emission.packet
+
+    @property
+    def lanes(self) -> tuple[int, ...]:
+        """Number of lanes at each level of `vmap`."""
+        return self.emission.lanes
+
+    @property
+    def batched(self) -> tuple[tuple[bool, ...], ...]:
+        """For each operand, over which of the levels it varies."""
+        return self.emission.batched
 
     def number(self) -> int:
-        """The number of the call: the first of all numbers, packed or not."""
-        return int(np.asarray(self.operands[0]).flat[0])
+        """Return the number of the call: the first of all numbers, packed or not."""
+        return int(np.asarray(self.operands[0]).item(0))
 
     def opened(self) -> Parcel:
-        """With its operands as they were in the program."""
-        if self.packing is None:
-            return self._replace(operands=[np.asarray(x) for x in self.operands])
-        return self._replace(operands=self.packing.unpack(self.operands), packing=None)
+        """Return the parcel with its operands as they were in the program.
+
+        All lanes are one axis, in front of the operands that vary over any.
+        """
+        return self if self.is_open else self._opened(self._unpacked(self.operands))
+
+    def _unpacked(self, operands: Sequence[Any]) -> list[Any]:
+        packing = self.emission.packing
+        if packing is None:
+            return [np.asarray(x) for x in operands]
+        return packing.unpack(operands)
+
+    def _opened(self, operands: list[Any]) -> Parcel:
+        if len(self.lanes) > 1:
+            whole = [
+                x if self.dropped and x.shape == (0,) else over_all(x, over, self.lanes)
+                for x, over in zip(operands, self.batched, strict=True)
+            ]
+            operands = whole
+        return self._replace(operands=operands, is_open=True)
 
     def over_lanes(self) -> list[bool]:
         """For each operand whether its first axes are lanes."""
         return [any(over) for over in self.batched]
 
     def shard(self) -> int | None:
-        """Which shard this is of."""
+        """Return the index of the shard that this is of."""
         return int(self.operands[1]) if self.packet.sharded else None
 
     def owner(self) -> Owner | None:
-        """Whose records these are."""
+        """Return whose records these are."""
         if not self.packet.owned:
             return None
         at = self.packet.common
@@ -227,7 +277,7 @@ class Parcel(NamedTuple):
         return Owner(self.operands[at], tuple(varies))
 
     def stream(self) -> tuple[int, int]:
-        """The number of its stream, and the shard inside of the call.
+        """Return the number of its stream, and the shard inside of the call.
 
         Shards of a `shard_map` around the call have calls of their own.
         """
@@ -235,25 +285,70 @@ class Parcel(NamedTuple):
         return number, (self.shard() or 0) % math.prod(self.packet.streams[number].shards)
 
     def without_values(self) -> Parcel:
-        """What is left of it where there is no room: which records there were."""
+        """Return what is left of it where there is no room: which records there were."""
         kept = list(self.opened().operands)
         for at, end, _ in self.packet.spans:
             kept[at:end] = [np.zeros(0, bool)] * (end - at)
-        return self._replace(operands=kept, packing=None, dropped=True)
+        return self._replace(operands=kept, is_open=True, dropped=True)
 
-    def size(self) -> int:
-        """Bytes, with what Python needs for objects."""
-        return OBJECTS + sum(int(x.nbytes) for x in self.operands)
 
-    def spread(self) -> Parcel:
-        """The same with all lanes as one axis in front of those that vary over any."""
-        if len(self.lanes) < 2:
-            return self
-        whole = [
-            x if self.dropped and x.shape == (0,) else over_all(x, over, self.lanes)
-            for x, over in zip(self.operands, self.batched, strict=True)
-        ]
-        return self._replace(operands=whole)
+def stack(parcels: Sequence[Parcel]) -> list[Parcel]:
+    """Open parcels that arrived in this order, those of one emission stacked.
+
+    The records of parcels that are stacked follow one another. Only parcels of the same call, shard
+    and owner can be.
+    """
+    emissions: dict[int, list[int]] = {}
+    for number, parcel in enumerate(parcels):
+        emissions.setdefault(-number if parcel.is_open else id(parcel.emission), []).append(number)
+    stacked = []
+    for numbers in emissions.values():
+        first = parcels[numbers[0]]
+        if len(numbers) == 1 or first.packet.last:
+            stacked += [parcels[i].opened()._replace(arrivals=(i,)) for i in numbers]
+            continue
+        columns = zip(*(parcels[i].operands for i in numbers), strict=True)
+        operands = first._unpacked([np.stack(column) for column in columns])
+        which = _different(operands[: first.packet.common + first.packet.owned])
+        if which is None:
+            stacked.append(_joined(first, operands, tuple(numbers)))
+            continue
+        for rows in which:
+            own = tuple(numbers[i] for i in rows)
+            stacked.append(_joined(first, [x[rows] for x in operands], own))
+    return stacked
+
+
+def _different(operands: Sequence[Any]) -> list[list[int]] | None:
+    """Return the rows that have the same operands, each set by itself; None if all have."""
+    if all((x == x[:1]).all() for x in operands):
+        return None
+    flat = np.concatenate([x.reshape(len(x), -1).astype(np.int64) for x in operands], axis=1)
+    _, kind = np.unique(flat, axis=0, return_inverse=True)
+    kind = kind.reshape(-1)
+    return [np.flatnonzero(kind == each).tolist() for each in dict.fromkeys(kind.tolist())]
+
+
+def _joined(first: Parcel, operands: list[Any], arrivals: tuple[int, ...]) -> Parcel:
+    """Return one parcel of operands that have an axis in front for the runs of the emission."""
+    packet, batched = first.packet, first.batched
+    joined = [x[0] for x in operands]
+    for at, end, gated in packet.spans:
+        rows = operands[end].shape[-1]
+        if gated and operands[end + 1].dtype != bool:
+            real = np.arange(rows) < operands[end + 1][..., None]
+            operands[end + 1] = real
+        for i in range(at, end + 1 + gated):
+            joined[i] = _follow(operands[i], sum(batched[i]))
+    return first._opened(joined)._replace(arrivals=arrivals)
+
+
+def _follow(x: Any, lanes: int) -> Any:
+    """Return an array whose first axis is runs with that axis joined to its records."""
+    if lanes:
+        x = np.moveaxis(x, 0, lanes)
+    runs, rows = x.shape[lanes : lanes + 2]
+    return x.reshape(*x.shape[:lanes], runs * rows, *x.shape[lanes + 2 :])
 
 
 def over_all(x: Any, over: Sequence[bool], lanes: Sequence[int]) -> Any:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from logax._delivery.packets import Owner, Packet, Rows, Site
+from logax._delivery.packets import Owner, Site
 from logax._delivery.records import made, record
 from logax._delivery.troubles import DeliveryError, troubles
 from logax._delivery.worker import worker
@@ -19,21 +19,21 @@ class Batch(NamedTuple):
     """Some records of a call, in the order of the program.
 
     Attributes:
-      packet: What the arrays mean.
-      lanes: How many lanes there are at each level of `vmap`.
-      shard: Which shard of a `shard_map` this is of.
-      rows: The arrays of each site.
+      sites: The `log` calls that made them.
+      lanes: Number of lanes at each level of `vmap`.
+      shard: Index of the shard of a `shard_map` that this is of.
+      columns: For each site its arrays, which have a record axis, after that of lanes if any.
       over_lanes: For each array of each site, whether lanes are its first axis.
-      order: Of which site, row and lane each record is; lane -1 stands for all of them.
+      order: Integers (records, 3): the site, row and lane of each; lane -1 stands for all of them.
       owner: Whose records these are, where they have owners.
     """
 
-    packet: Packet
+    sites: tuple[Site, ...]
     lanes: tuple[int, ...]
     shard: int | None
-    rows: list[Rows]
+    columns: Sequence[Sequence[Any]]
     over_lanes: Sequence[Sequence[bool]]
-    order: list[tuple[int, int, int]]
+    order: Any
     owner: Owner | None = None
 
 
@@ -69,6 +69,7 @@ class Route:
 
     def deliver(self, batch: Batch) -> None:
         """Call the callback with each record; what it raises is kept until somebody asks."""
+        callback, shard = self.callback, batch.shard
         each = _whole(batch) if self.lanes == "batch" and batch.lanes else _split(batch)
         for site, arrays, lane, real in each:
             worker.done += 1
@@ -77,8 +78,8 @@ class Route:
                 continue
             one = None
             try:
-                one = made(site, arrays, lane, batch.shard, real)
-                self.callback(one)
+                one = made(site, arrays, lane, shard, real)
+                callback(one)
             except BaseException as error:  # noqa: BLE001 - even an exit, which would end the thread
                 self._failed(site, one, error)
 
@@ -99,38 +100,36 @@ class Route:
         troubles.failed(self, failure, raises=self.on_error == "raise")
 
 
-class _One(NamedTuple):
-    """What a record is made of."""
-
-    site: Site
-    arrays: list[Any]
-    lane: tuple[int, ...] = ()
-    real: Any = None
+_One = tuple[Site, Sequence[Any], tuple[int, ...], Any]  # a site, arrays, the lane, which are real
 
 
 def _split(batch: Batch) -> Iterator[_One]:
-    """Each record of each lane."""
-    sites = batch.packet.sites
+    """Yield each record of each lane."""
+    sites = batch.sites
     if not batch.lanes:
         # Scalars are taken out of an array faster all at once.
-        columns = [[list(x) if x.ndim == 1 else x for x in rows.arrays] for rows in batch.rows]
-        for site, row, _ in batch.order:
-            yield _One(sites[site], [x[row] for x in columns[site]])
+        rows = [
+            list(zip(*(list(x) if x.ndim == 1 else x for x in arrays), strict=True))
+            for arrays in batch.columns
+        ]
+        for site, row, _ in batch.order.tolist():
+            yield sites[site], rows[site][row], (), None
         return
     numbers = list(itertools.product(*map(range, batch.lanes)))
-    for site, row, lane in batch.order:
-        varying, arrays = batch.over_lanes[site], batch.rows[site].arrays
+    for site, row, lane in batch.order.tolist():
+        varying, arrays = batch.over_lanes[site], batch.columns[site]
         for one in range(len(numbers)) if lane < 0 else (lane,):
             own = [x[one, row] if v else x[row] for x, v in zip(arrays, varying, strict=True)]
-            yield _One(sites[site], own, numbers[one])
+            yield sites[site], own, numbers[one], None
 
 
 def _whole(batch: Batch) -> Iterator[_One]:
     """Yield each record of a batch with lanes, with all lanes in front of every value and step."""
     number = int(np.prod(batch.lanes))
-    together = [(site, row, None) for site, row, lane in batch.order if lane < 0]
-    for site, row, real in together or _side_by_side(batch.order, number):
-        varying, arrays = batch.over_lanes[site], batch.rows[site].arrays
+    order = batch.order.tolist()
+    together = [(site, row, None) for site, row, lane in order if lane < 0]
+    for site, row, real in together or _side_by_side(order, number):
+        varying, arrays = batch.over_lanes[site], batch.columns[site]
         own = []
         for x, v in zip(arrays, varying, strict=True):
             if isinstance(row, int):
@@ -139,7 +138,7 @@ def _whole(batch: Batch) -> Iterator[_One]:
                 value = x[np.arange(number), row] if v else x[row]
             own.append(value.reshape((*batch.lanes, *value.shape[1:])))
         which = None if real is None or real.all() else real.reshape(batch.lanes)
-        yield _One(batch.packet.sites[site], own, real=which)
+        yield batch.sites[site], own, (), which
 
 
 def _side_by_side(

@@ -1,17 +1,23 @@
-"""The bounded queue and the one thread behind it.
+"""The bounded queue of jobs and the one thread behind it.
 
-Whoever puts something in, XLA's threads above all, only waits where the queue is full; whatever
-users' code does happens on the thread. It is started when first needed, again in a process that
-was forked, and is given the time to finish when Python exits.
+XLA's threads, and whoever else adds a job, wait only while the queue is full; users' code runs on
+the thread behind it. The thread starts when it is first needed, starts again in a forked process,
+and is given the time to finish when Python exits.
 
-All records go through `worker`. What waits long for something else, a network say, has a `Worker`
-of its own, so that records need not wait for that.
+The queue is bounded in bytes and in time. A compiled program makes records faster than any callback
+takes them, so a bound in bytes alone lets a live view fall minutes behind. The worker measures how
+many records it handles a second, and admits as many as it handles in `queue_seconds`: whatever has
+left the program is delivered that soon, and the program waits instead.
+
+All records go through `worker`. Sinks that wait for a network have a `Worker` of their own, so that
+records do not wait for the network; those queues are bounded in bytes only.
 """
 
 from __future__ import annotations
 
 import collections
 import contextlib
+import math
 import sys
 import threading
 import time
@@ -23,7 +29,12 @@ from logax._delivery.troubles import DeliveryError, troubles
 from logax._errors import described
 
 QUEUE_BYTES = 256 * 2**20
+QUEUE_SECONDS = 0.2
 WHEN_FULL = ("block", "drop")
+
+MIN_WINDOW_RECORDS = 256  # admitted before the worker has measured its rate
+MAX_COALESCED_ITEMS = 4096
+MAX_COALESCED_BYTES = 2**20
 
 _TURN = 5e-5  # seconds: a program must not wait longer for the thread to let go of Python
 _PAUSE = 2e-2  # seconds: nobody sees a record sooner, and being woken for each is dear
@@ -33,13 +44,49 @@ _VERY_LONG = 5.0  # seconds: where nothing is done for so long, whoever should m
 _MORE = 16 * 2**20  # bytes: by so many the queue then grows
 
 
+class _Job:
+    """Something to do on the thread: `run(*arguments)`.
+
+    Attributes:
+      size: Bytes that it holds.
+      records: Upper bound on the number of records that it delivers.
+      items: Arguments that were coalesced into this one job; None for a job that takes no more.
+    """
+
+    __slots__ = ("arguments", "items", "kind", "records", "run", "size")
+
+    def __init__(
+        self,
+        size: int,
+        run: Callable[..., None],
+        arguments: tuple[Any, ...],
+        records: int = 0,
+        items: collections.deque[Any] | None = None,
+        kind: Any = None,
+    ) -> None:
+        self.size, self.run, self.arguments = size, run, arguments
+        self.records, self.items, self.kind = records, items, kind
+
+    def takes(self, run: Callable[..., None], kind: Any, size: int) -> bool:
+        """Whether an item for the same function may be coalesced into this job."""
+        items = self.items
+        return (
+            items is not None
+            and self.run is run
+            and self.kind == kind
+            and len(items) < MAX_COALESCED_ITEMS
+            and self.size + size <= MAX_COALESCED_BYTES
+        )
+
+
 class Worker:
-    """A queue of jobs, bounded in the bytes that they hold, and the thread that does them.
+    """A queue of jobs, bounded in bytes and in time, and the thread that does them.
 
     Args:
-      name: Of the thread.
+      name: Name of the thread.
       short_turns: Whether other threads need not wait long for Python while there are jobs.
-      grows: Whether more is let in than the bound allows where nothing is done for very long.
+      grows: Whether more is admitted than the bounds allow after nothing was done for very long.
+      queue_seconds: Time within which all admitted records are expected to be delivered.
     """
 
     done: int  # grows as long as something is done
@@ -47,10 +94,16 @@ class Worker:
     discarded: int
 
     def __init__(
-        self, name: str = "logax", *, short_turns: bool = True, grows: bool = True
+        self,
+        name: str = "logax",
+        *,
+        short_turns: bool = True,
+        grows: bool = True,
+        queue_seconds: float = math.inf,
     ) -> None:
         self._name, self._short_turns, self._grows = name, short_turns, grows
         self.limit = QUEUE_BYTES
+        self.queue_seconds = queue_seconds
         self.blocks = True
         self.exits = False  # whether Python does
         self._reset()
@@ -58,10 +111,11 @@ class Worker:
 
     def _reset(self) -> None:
         self._changed = threading.Condition()
-        self._jobs: collections.deque[tuple[int, Callable[..., None], tuple[Any, ...]]] = (
-            collections.deque()
-        )
+        self._jobs: collections.deque[_Job] = collections.deque()
         self._bytes = 0
+        self._records = 0
+        self._rate = 0.0  # records a second; 0 until the first were delivered
+        self._recent_records, self._recent_seconds = 0.0, 0.0
         self._idle = False  # the thread waits for something to do
         self._pauses = False  # it has that, and waits for more
         self._stops = False  # it ends when there is nothing to do
@@ -69,7 +123,9 @@ class Worker:
         self._cramped = 0  # how many of them for room
         self.done = 0
         self.discards, self.discarded = False, 0
-        self._extra = 0
+        self._extra = 0  # bytes admitted beyond the bound
+        self._stalled_at = -1  # the value of `done` at which nothing was done for very long
+        self._awaits_device = False
         self._later: tuple[float, Callable[[], None]] | None = None
         self._thread: threading.Thread | None = None
 
@@ -102,20 +158,74 @@ class Worker:
     def put(self, size: int, job: Callable[..., None], *arguments: Any, waits: bool = True) -> bool:
         """Queue a job that holds so many bytes; False if it is full and nobody may wait.
 
-        Something larger than the bound goes in when the queue is empty. The thread itself never
-        waits for itself.
+        A job that is larger than the bound is admitted when the queue is empty. The thread itself
+        never waits for itself.
         """
         with self._changed:
-            if waits and not self._has_room(size):
-                if not self.blocks:
-                    return False
-                self._await_room(size)
-            self._jobs.append((size, job, arguments))
-            self._bytes += size
-            self.start()
-            if self._idle or (self._pauses and self._bytes > _PLENTY):
-                self._changed.notify_all()
+            if waits and not self._make_room(size, 0):
+                return False
+            self._append(_Job(size, job, arguments))
         return True
+
+    def add(
+        self,
+        size: int,
+        run: Callable[[collections.deque[Any]], None],
+        item: Any,
+        records: int = 1,
+        kind: Any = None,
+    ) -> bool:
+        """Queue an item for `run`, which is called once with items that were added in a row.
+
+        A job has its price on the thread, and whoever adds small items quickly adds many alike.
+
+        Args:
+          size: Bytes that the item holds.
+          run: Does what there is to do with some items of one kind, and removes those it has done.
+          item: The item.
+          records: Upper bound on the number of records that it delivers.
+          kind: Items of different kinds are never coalesced.
+
+        Returns:
+          False if the queue is full and `blocks` is off.
+        """
+        with self._changed:
+            # `_has_room`, written out: this is called for every record of a program.
+            if (
+                self._bytes
+                and (self._bytes + size > self.limit or self._records + records > self._window())
+                and not self._make_room(size, records)
+            ):
+                return False
+            jobs = self._jobs
+            if jobs and jobs[-1].takes(run, kind, size):
+                job = jobs[-1]
+                job.items.append(item)  # type: ignore[union-attr]
+                job.size += size
+                job.records += records
+                self._bytes += size
+                self._records += records
+                if self._pauses and self._bytes > _PLENTY:
+                    self._changed.notify_all()
+                return True
+            items = collections.deque([item])
+            self._append(_Job(size, run, (items,), records, items, kind))
+        return True
+
+    def _append(self, job: _Job) -> None:
+        self._jobs.append(job)
+        self._bytes += job.size
+        self._records += job.records
+        self.start()
+        if self._idle or (self._pauses and self._bytes > _PLENTY):
+            self._changed.notify_all()
+
+    def _make_room(self, size: int, records: int) -> bool:
+        if self._has_room(size, records):
+            return True
+        if self.blocks:
+            self._await_room(size, records)
+        return self.blocks
 
     def after(self, seconds: float, job: Callable[[], None]) -> None:
         """Have this done once so many seconds have passed; one at a time, and nobody waits for it.
@@ -123,6 +233,21 @@ class Worker:
         For jobs to ask for.
         """
         self._later = (time.monotonic() + seconds, job)
+
+    @contextlib.contextmanager
+    def awaiting_device(self) -> Iterator[None]:
+        """For jobs: lift the bound in time while the job waits for arrays to be computed.
+
+        The program that computes them may be the one that waits for room.
+        """
+        with self._changed:
+            self._awaits_device = True
+            if self._cramped:
+                self._changed.notify_all()
+        try:
+            yield
+        finally:
+            self._awaits_device = False
 
     def wait_until(self, is_there: Callable[[], bool]) -> None:
         """For jobs: wait for something that tells nobody when it is there, as JAX's arrays do.
@@ -133,51 +258,46 @@ class Worker:
         while self._later is not None and not is_there():
             later = self._due()
             if later is not None:
-                self._do(0, later, ())
+                self._do(_Job(0, later, ()))
                 continue
             time.sleep(min(self._left() or 0, look))
             look = min(2 * look, _LOOK[1])  # most are there soon
 
-    def extend_last(self, extend: Callable[[Callable[..., None]], bool], size: int = 0) -> bool:
-        """Have the last job that waits take in something more of a size, and say whether it did."""
+    def extend_last(self, extend: Callable[[Callable[..., None]], bool]) -> bool:
+        """Have the last waiting job take in something of no size; return whether it did."""
         with self._changed:
-            if not self._jobs or (size and not self._has_room(size)):
-                return False
-            before, job, arguments = self._jobs[-1]
-            if not extend(job):
-                return False
-            self._jobs[-1] = (before + size, job, arguments)
-            self._bytes += size
-            if self._pauses and self._bytes > _PLENTY:
-                self._changed.notify_all()
-            return True
+            return bool(self._jobs) and extend(self._jobs[-1].run)
 
-    def _await_room(self, size: int) -> None:
+    def _await_room(self, size: int, records: int) -> None:
         """Wait for room, unless whoever should make it seems to wait for us.
 
-        A callback that calls JAX may wait for the very program that waits here. So where nothing is
-        done for very long, more is let in, and more again after as long, until something is.
+        A callback that calls JAX may wait for the very program that waits here. So after nothing
+        was done for very long, the bound in time is lifted until something is done, and after as
+        long again the bound in bytes grows.
         """
         with self._in_a_hurry(), self._short_of_room():
-            while not (self._has_room(size) or self.is_current() or self._thread is None):
+            while not (self._has_room(size, records) or self.is_current() or self._thread is None):
                 done = self.done
                 moved = self._changed.wait_for(
-                    lambda: self._has_room(size) or self._thread is None, _VERY_LONG
+                    lambda: self._has_room(size, records) or self._thread is None, _VERY_LONG
                 )
-                if not moved and self.done == done and self._grows:
-                    if not self._extra:
-                        troubles.warn(
-                            f"A callback has not returned for {_VERY_LONG:g} s, and the queue is "
-                            "full. It may wait for the program that waits for it, so the queue "
-                            "grows beyond its bound."
-                        )
+                if moved or self.done != done or not self._grows:
+                    continue
+                if self._stalled_at != done:
+                    self._stalled_at = done
+                    troubles.warn(
+                        f"A callback has not returned for {_VERY_LONG:g} s, and the queue is full. "
+                        "It may wait for the program that waits for it, so the queue grows beyond "
+                        "its bound."
+                    )
+                else:
                     self._extra += _MORE
 
     def drain(self, deadline: float | None) -> bool:
         """Wait until all jobs are done, and say whether they are."""
         while True:
             while self._thread is None and self._jobs:
-                self._do(*self._jobs.popleft())
+                self._do(self._jobs.popleft())
             with self._changed, self._in_a_hurry():
                 left = None if deadline is None else max(deadline - time.monotonic(), 0)
                 self._changed.wait_for(lambda: self.is_done() or self._thread is None, left)
@@ -211,8 +331,35 @@ class Worker:
         """Whether this is the thread behind the queue."""
         return threading.current_thread() is self._thread
 
-    def _has_room(self, size: int) -> bool:
-        return not self._bytes or self._bytes + size <= self.limit + self._extra
+    def _has_room(self, size: int, records: int) -> bool:
+        if not self._bytes:
+            return True
+        if self._bytes + size > self.limit + self._extra:
+            return False
+        return self._records + records <= self._window()
+
+    def _window(self) -> float:
+        """Number of records that may wait: those that are delivered in `queue_seconds`.
+
+        There is no such bound where a record that finds no room is lost, since a burst must not
+        be; nor while the thread waits for the device, which may wait for this queue.
+        """
+        if not self.blocks or self._awaits_device or self._stalled_at == self.done:
+            return math.inf
+        return max(MIN_WINDOW_RECORDS, self._rate * self.queue_seconds)
+
+    def _measure(self, records: int, seconds: float) -> None:
+        """Update the rate: that of the last few jobs which delivered records.
+
+        The time of jobs that were put off counts too: sinks write and commit in them.
+        """
+        if records:
+            self._recent_records *= 0.5
+            self._recent_seconds *= 0.5
+        self._recent_records += records
+        self._recent_seconds += seconds
+        if self._recent_records:
+            self._rate = self._recent_records / max(self._recent_seconds, 1e-9)
 
     def _run(self) -> None:
         """Do the jobs; who comes after a fault of ours, or one of Python's, starts another thread.
@@ -232,7 +379,7 @@ class Worker:
         while True:
             later = self._due()
             if later is not None:
-                self._do(0, later, ())
+                self._do(_Job(0, later, ()), measured=True)
             with self._changed:
                 if not self._jobs:
                     self._idle = True
@@ -256,7 +403,7 @@ class Worker:
                         sys.setswitchinterval(min(usual, _TURN))
                         turn = sys.getswitchinterval()  # which Python has rounded
                 entry = self._jobs.popleft()
-            self._do(*entry)
+            self._do(entry)
             del entry
 
     def _left(self) -> float | None:
@@ -272,10 +419,14 @@ class Worker:
         (_, job), self._later = self._later, None
         return job
 
-    def _do(self, size: int, job: Callable[..., None], arguments: tuple[Any, ...]) -> None:
-        attempt(job, *arguments)
+    def _do(self, job: _Job, measured: bool = False) -> None:
+        begin = time.perf_counter()
+        attempt(job.run, *job.arguments)
         with self._changed:
-            self._bytes -= size
+            self._bytes -= job.size
+            self._records -= job.records
+            if job.records or measured:
+                self._measure(job.records, time.perf_counter() - begin)
             self.done += 1
             self._extra = 0
             if self._cramped:
@@ -296,4 +447,4 @@ def _tell(who: Callable[..., None], error: BaseException) -> None:
     troubles.failed(who, failure)
 
 
-worker = Worker()
+worker = Worker(queue_seconds=QUEUE_SECONDS)

@@ -8,11 +8,13 @@ compiled programs are the same for all of them, and JAX keeps them beside those 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
+import functools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Protocol, Self
+
+import numpy as np
 
 from logax._compat import Array
 from logax._delivery.control import flush
@@ -95,6 +97,7 @@ class live:  # noqa: N801 - used like a function
         try:
             with _lock:
                 _open.append(self)
+                _changed()
             self._unbind = begin_block(_bind)
         except BaseException as error:  # an interrupt
             self._close(type(error), error, error.__traceback__)
@@ -132,6 +135,7 @@ class live:  # noqa: N801 - used like a function
         with _lock:
             if self in _open:
                 _open.remove(self)
+                _changed()
         self._runs.__exit__(kind, error, traceback)
 
     def _check_thread(self) -> None:
@@ -153,7 +157,8 @@ class live:  # noqa: N801 - used like a function
 
     def deliver(self, batch: Batch) -> None:
         """Hand on what is chosen of some records, on the thread of the worker."""
-        self._found.add(batch.packet.sites[0].spec)
+        for site in batch.sites:
+            self._found.add(site.spec)
         chosen = _chosen(batch, self._choice)
         if chosen is not None:
             for route in self._routes:
@@ -165,31 +170,53 @@ def _bind(*operands: Array, spec: LogSpec, due: Array | None) -> None:
 
 
 def _take(parcel: Parcel) -> None:
-    with _lock:
-        blocks = list(_open)
-    if not blocks:
-        return
-
-    def deliver(batch: Batch) -> None:
-        for block in blocks:
-            block.deliver(batch)
-
-    deliver_soon(parcel, deliver)
+    if _open:
+        deliver_soon(parcel, _open_blocks[0])
 
 
 def _chosen(batch: Batch, choice: Choice) -> Batch | None:
-    """The chosen part of records of one site, if there is any."""
-    (site,), (rows,), (over_lanes,) = batch.packet.sites, batch.rows, batch.over_lanes
-    part, _ = choice.split(site.spec, range(len(rows.arrays)))
-    if not part.entries:
+    """Return the chosen part of some records, if there is any."""
+    sites: list[Site] = []
+    columns, over_lanes, numbers = [], [], []
+    for site, arrays, over in zip(batch.sites, batch.columns, batch.over_lanes, strict=True):
+        part, _ = choice.split(site.spec, range(len(arrays)))
+        numbers.append(len(sites) if part.entries else -1)
+        if part.entries:
+            kept = part.flat()
+            spec = part.as_spec()
+            sites.append(site if spec == site.spec else _site(spec))
+            columns.append([arrays[i] for i in kept])
+            over_lanes.append([over[i] for i in kept])
+    if not sites:
         return None
-    kept = part.flat()
-    return batch._replace(
-        packet=dataclasses.replace(batch.packet, sites=(Site(part.as_spec()),)),
-        rows=[rows._replace(arrays=[rows.arrays[i] for i in kept])],
-        over_lanes=[[over_lanes[i] for i in kept]],
-    )
+    order = batch.order.copy()
+    order[:, 0] = np.array(numbers)[order[:, 0]]
+    order = order[order[:, 0] >= 0]
+    return batch._replace(sites=tuple(sites), columns=columns, over_lanes=over_lanes, order=order)
+
+
+@functools.lru_cache(maxsize=1024)
+def _site(spec: LogSpec) -> Site:
+    """Return the site of a part of a `log` call; the same object for the same part."""
+    return Site(spec)
+
+
+class _OpenBlocks:
+    """The blocks that are open at one moment: records that arrive then go to all of them."""
+
+    def __init__(self, blocks: Sequence[live]) -> None:
+        self._blocks = tuple(blocks)
+
+    def deliver(self, batch: Batch) -> None:
+        """Hand records to all of the blocks."""
+        for block in self._blocks:
+            block.deliver(batch)
+
+
+def _changed() -> None:
+    _open_blocks[0] = _OpenBlocks(_open)
 
 
 _lock = threading.Lock()
 _open: list[live] = []
+_open_blocks = [_OpenBlocks(())]

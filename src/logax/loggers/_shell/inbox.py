@@ -21,13 +21,12 @@ from logax._delivery.troubles import DeliveryError, troubles
 from logax._delivery.worker import attempt, worker
 from logax.loggers._shell.branch import Branch
 from logax.loggers._shell.bundles import Bundles
-from logax.loggers._shell.own_steps import with_own_steps
 from logax.loggers._shell.portions import columns_of
 from logax.loggers._shell.register import LiveRun, Register
 from logax.loggers._shell.streams import streams_of
 from logax.loggers.sink import Stream
 
-_SOON = 0.5  # seconds: what waits longer would be lost with the process
+_SOON = 0.2  # seconds: what waits longer would be lost with the process
 _MUCH = 8 * 2**20  # bytes
 _MANY = 256  # sets of runs
 
@@ -69,11 +68,7 @@ class Inbox:
 
     def take(self, parcel: Parcel) -> None:
         """Take in a parcel that is of no call, on whatever thread of XLA's."""
-        deliver_soon(parcel, self.deliver)
-
-    def take_logdict(self, parcel: Parcel) -> None:
-        """The same with the records of a logdict."""
-        deliver_soon(parcel, self.deliver_logdict)
+        deliver_soon(parcel, self)
 
     def begin(self, runs: Sequence[LiveRun]) -> None:
         """Have runs opened before their first record."""
@@ -126,10 +121,6 @@ class Inbox:
                 worker.after(_SOON, _hand_over_all)
             _waiting[self] = None
 
-    def deliver_logdict(self, batch: Batch) -> None:
-        """Take in a batch of the records of a logdict, which may lack steps of their keys."""
-        self.deliver(with_own_steps(batch))
-
     def hand_over(self) -> None:
         """Give all that waits to the sinks."""
         _waiting.pop(self, None)
@@ -166,9 +157,9 @@ class Inbox:
 
     def _missed(self, batch: Batch, lanes: Sequence[int], numbers: Sequence[int]) -> None:
         names = [self._register.named(number).name for number in numbers[:3]]
-        keys = ", ".join(site.named() for site in batch.packet.sites)
+        keys = ", ".join(site.named() for site in batch.sites)
         gone = set(lanes)
-        records = sum(len(lanes) if lane < 0 else lane in gone for _, _, lane in batch.order)
+        records = sum(len(lanes) if n < 0 else n in gone for n in batch.order[:, 2].tolist())
         told = (
             f"`{self._name}` got records of {keys} for a run that is finished: {', '.join(names)}. "
             "Call `logger.finish(state)` after the last call that logs to it. "

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from logax._columns.rows import is_missing
-from logax._delivery.packets import Rows, Site
+from logax._delivery.packets import Site
 from logax._delivery.routes import Batch
 
 Numbers = np.ndarray[Any, Any]
@@ -24,26 +24,21 @@ Numbers = np.ndarray[Any, Any]
 
 def with_own_steps(batch: Batch) -> Batch:
     """The same records, those that lack steps as records of sites without these."""
-    sites = enumerate(batch.packet.sites)
+    sites = enumerate(batch.sites)
     every = {number: _lacking(batch, number) for number, site in sites if site.spec.steps}
     lacking = {number: own for number, own in every.items() if own.any()}
     if not lacking:
         return batch
-    order = _told_apart(np.array(batch.order, np.int64).reshape(-1, 3), lacking)
+    order = _told_apart(batch.order, lacking)
     parts, of_part = _parts(batch, order, lacking)
     # Those of one row kind by kind, and not lane by lane: so the fewest portions come of them.
     row = np.cumsum((np.diff(order[:, :2], axis=0, prepend=order[:1, :2]) != 0).any(axis=1))
     found = np.stack([of_part, order[:, 1], order[:, 2]], axis=1)[np.lexsort((of_part, row))]
-    packet = dataclasses.replace(
-        batch.packet,
-        sites=tuple(part.site for part in parts),
-        gated=tuple(batch.packet.gated[part.number] for part in parts),
-    )
     return batch._replace(
-        packet=packet,
-        rows=[part.rows for part in parts],
+        sites=tuple(part.site for part in parts),
+        columns=[part.arrays for part in parts],
         over_lanes=[part.over_lanes for part in parts],
-        order=list(map(tuple, found.tolist())),
+        order=found,
     )
 
 
@@ -51,15 +46,13 @@ class _Part(NamedTuple):
     """The records of a site that have the same of its steps.
 
     Attributes:
-      number: Of the site in the batch.
       site: The same with these steps only.
-      rows: All of its rows, without the columns of other steps.
+      arrays: All of its rows, without the columns of other steps.
       over_lanes: Which of the columns vary over lanes.
     """
 
-    number: int
     site: Site
-    rows: Rows
+    arrays: list[Any]
     over_lanes: list[bool]
 
 
@@ -69,7 +62,7 @@ def _parts(
     """The parts of all sites, and of which of them each record is."""
     parts: list[_Part] = []
     of_part = np.zeros(len(order), np.int64)
-    for number, site in enumerate(batch.packet.sites):
+    for number, site in enumerate(batch.sites):
         mine = order[:, 0] == number
         kinds, of_part[mine] = np.ones((1, len(site.spec.steps)), bool), len(parts)
         if number in lacking:
@@ -80,13 +73,13 @@ def _parts(
 
 
 def _part(batch: Batch, number: int, has: tuple[bool, ...]) -> _Part:
-    site, rows = batch.packet.sites[number], batch.rows[number]
+    site, columns = batch.sites[number], batch.columns[number]
     values = site.width - len(has)
     kept = [*range(values), *(values + i for i, there in enumerate(has) if there)]
-    arrays = [rows.arrays[i] for i in kept]
+    arrays = [columns[i] for i in kept]
     over = [batch.over_lanes[number][i] for i in kept]
     types = tuple((x.dtype, x.shape[1 + varies :]) for x, varies in zip(arrays, over, strict=True))
-    return _Part(number, _site(site, has, types), Rows(arrays, rows.order, rows.gate), over)
+    return _Part(_site(site, has, types), arrays, over)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -104,10 +97,10 @@ def _lacking(batch: Batch, number: int) -> Numbers:
 
     There is one lane where no step varies over lanes.
     """
-    site, rows = batch.packet.sites[number], batch.rows[number]
+    site, columns = batch.sites[number], batch.columns[number]
     found = []
     for at in range(site.width - len(site.spec.steps), site.width):
-        x = rows.arrays[at]
+        x = columns[at]
         own = is_missing(x if batch.over_lanes[number][at] else x[None])
         found.append(own.all(axis=tuple(range(2, own.ndim))))
     return np.stack(np.broadcast_arrays(*found), axis=-1)

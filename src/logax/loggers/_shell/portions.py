@@ -69,15 +69,7 @@ class Columns:
 
 def columns_of(batch: Batch, streams: tuple[Stream, ...], first: int) -> Iterator[Columns]:
     """The records of a batch, given the stream of each lane and the place of the first record."""
-    if not batch.lanes and len(batch.order) == 1:  # the most common case, in the shortest way
-        ((number, row, _),) = batch.order
-        yield _single(batch, number, slice(row, row + 1), streams, np.array([first]))
-        return
-    if len(batch.order) == 1 and batch.order[0][2] < 0:
-        ((number, row, _),) = batch.order
-        yield _side_by_side(batch, number, slice(row, row + 1), streams, np.array([first]))
-        return
-    order = np.array(batch.order, np.int64).reshape(-1, 3)
+    order = batch.order
     place = np.arange(first, first + len(order))
     for number, own in _stretches(batch, order, streams):
         rows, lanes, places = order[own, 1], order[own, 2], place[own]
@@ -122,8 +114,8 @@ def _clash(batch: Batch, numbers: Sequence[int], are_joined: bool) -> bool:
     """Whether sites share a key and cannot be joined: where none are, or where they differ."""
     known: dict[str, Any] = {}
     for number in numbers:
-        site, over = batch.packet.sites[number], batch.over_lanes[number]
-        arrays = [x[0] if v else x for x, v in zip(batch.rows[number].arrays, over, strict=True)]
+        site, over = batch.sites[number], batch.over_lanes[number]
+        arrays = [x[0] if v else x for x, v in zip(batch.columns[number], over, strict=True)]
         own = signature(site, arrays, 1) if are_joined else number
         if any(known.setdefault(key, own) != own for key in site.keys):
             return True
@@ -139,18 +131,18 @@ def _sliced(rows: Any) -> Any:
 
 
 def _single(batch: Batch, number: int, rows: Any, streams: Any, places: Any) -> Columns:
-    arrays = [x[rows] for x in batch.rows[number].arrays]
-    return Columns(batch.packet.sites[number], streams, arrays, places, None, True)
+    arrays = [x[rows] for x in batch.columns[number]]
+    return Columns(batch.sites[number], streams, arrays, places, None, True)
 
 
 def _side_by_side(batch: Batch, number: int, rows: Any, streams: Any, places: Any) -> Columns:
     lanes = len(streams)
     arrays = []
-    for x, over in zip(batch.rows[number].arrays, batch.over_lanes[number], strict=True):
+    for x, over in zip(batch.columns[number], batch.over_lanes[number], strict=True):
         own = x[:, rows] if over else x[rows]
         arrays.append(own if over else np.broadcast_to(own, (lanes, *own.shape)))
     order = np.broadcast_to(places, (lanes, len(places)))
-    return Columns(batch.packet.sites[number], streams, arrays, order, None, False)
+    return Columns(batch.sites[number], streams, arrays, order, None, False)
 
 
 def _gathered(batch: Batch, number: int, entries: Any, streams: Any) -> Columns:
@@ -168,8 +160,8 @@ def _gathered(batch: Batch, number: int, entries: Any, streams: Any) -> Columns:
     index[real], order[real] = rows[by_lane], places[by_lane]
     arrays = [
         x[own[:, None], index] if over else x[index]
-        for x, over in zip(batch.rows[number].arrays, batch.over_lanes[number], strict=True)
+        for x, over in zip(batch.columns[number], batch.over_lanes[number], strict=True)
     ]
     mask = None if real.all() else real
     which = tuple(streams[lane] for lane in own.tolist())
-    return Columns(batch.packet.sites[number], which, arrays, order, mask, False)
+    return Columns(batch.sites[number], which, arrays, order, mask, False)

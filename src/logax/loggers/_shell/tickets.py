@@ -9,17 +9,30 @@ from typing import Any
 
 import numpy as np
 
+from logax._delivery.direct import deliver_soon
 from logax._delivery.packets import Owner, Parcel
 from logax._delivery.routes import Batch
 from logax._harvest.tap import Ticket
 from logax.loggers._shell.inbox import Inbox
+from logax.loggers._shell.own_steps import with_own_steps
 
 
 class LogdictRoute:
-    """To a run, for records that were a logdict before they left the program."""
+    """To a run, for records that were a logdict before they left the program.
+
+    Such records may lack steps of their keys.
+    """
 
     def __init__(self, inbox: Inbox) -> None:
-        self.check, self.take, self.deliver = inbox.check, inbox.take_logdict, inbox.deliver_logdict
+        self._inbox, self.check = inbox, inbox.check
+
+    def take(self, parcel: Parcel) -> None:
+        """Take in a parcel that is of no call, on whatever thread of XLA's."""
+        deliver_soon(parcel, self)
+
+    def deliver(self, batch: Batch) -> None:
+        """Take in a batch."""
+        self._inbox.deliver(with_own_steps(batch))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

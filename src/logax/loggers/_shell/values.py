@@ -14,9 +14,8 @@ import numpy as np
 from logax._columns.rows import is_key_array
 from logax._compat import Array, ConcreteArray
 from logax._delivery.direct import send
-from logax._delivery.packets import OBJECTS, Owner, Packet, Rows, Site, Stream
+from logax._delivery.packets import OBJECTS, Owner, Site
 from logax._delivery.routes import Batch
-from logax._delivery.together import put_together
 from logax._delivery.troubles import DeliveryError, troubles
 from logax._delivery.worker import attempt, worker
 from logax._entries import LogSpec, array_entry, entries_of, step_of
@@ -24,6 +23,7 @@ from logax._errors import described
 from logax._harvest.sending import send_logs
 from logax._logdict import logdict
 from logax.loggers._shell.inbox import Inbox
+from logax.loggers._shell.tickets import LogdictRoute
 from logax.loop._copies import copied, is_there, on_their_way
 
 
@@ -36,7 +36,7 @@ def log_values(
         types = tuple((x.shape, x.dtype) for x in arrays)
         if _NO_NUMBER not in types:
             keys = tuple(prefix + key for key in data) if prefix else tuple(data)
-            _put(inbox, _packet(keys, tuple(steps), site, types), arrays, number)
+            _put(inbox, _site(keys, tuple(steps), site, types), arrays, number)
             return
     given = [*jax.tree.leaves(dict(data) if isinstance(data, Mapping) else data), number]
     inside = any(isinstance(x, jax.core.Tracer) for x in [*given, *steps.values()])
@@ -46,7 +46,7 @@ def log_values(
     if inside:
         send(spec, [*arrays, *counters], inbox.take, owner=jnp.asarray(number))
         return
-    _put(inbox, _packet_of(spec), [*arrays, *counters], number)
+    _put(inbox, Site(spec), [*arrays, *counters], number)
 
 
 def _are_plain(data: Any, steps: Mapping[str, Any]) -> bool:
@@ -69,61 +69,58 @@ def _as_array(value: Any) -> Any:
 
 
 @functools.lru_cache(maxsize=1024)
-def _packet(keys: tuple[str, ...], steps: tuple[str, ...], site: str, types: Any) -> Packet:
-    """What such a record is; the same object for the same types, so that records join quickly."""
-    return _packet_of(LogSpec(tuple(map(array_entry, keys)), steps, (), False, site))
+def _site(keys: tuple[str, ...], steps: tuple[str, ...], site: str, types: Any) -> Site:
+    """Return what such a record is; the same object for the same types, so that records join."""
+    return Site(LogSpec(tuple(map(array_entry, keys)), steps, (), False, site))
 
 
-def _packet_of(spec: LogSpec) -> Packet:
-    return Packet((Site(spec),), (False,), 0, (Stream(),), last=False, owned=True)
-
-
-def _put(inbox: Inbox, packet: Packet, arrays: Sequence[Any], number: Any) -> None:
+def _put(inbox: Inbox, site: Site, arrays: Sequence[Any], number: Any) -> None:
     if any(type(x) is not np.ndarray and isinstance(x, jax.Array) for x in arrays):
         arrays = on_their_way(copied(arrays))
     size = OBJECTS + sum(x.nbytes for x in arrays)
-    kind = (id(inbox), id(packet), id(number))
-    deliver = functools.partial(_deliver_all, inbox, packet, number)
-    if not put_together(worker, size, kind, deliver, arrays):
-        troubles.dropped(packet.sites[0].named(), 1)
+    kind = (id(inbox), id(site), id(number))
+    # What is still being computed has not left its program: it has no place in the bound in time.
+    if not worker.add(size, _deliver_all, (inbox, site, number, arrays), 0, kind):
+        troubles.dropped(site.named(), 1)
 
 
-def _deliver_all(inbox: Inbox, packet: Packet, number: Any, records: deque[Sequence[Any]]) -> None:
+def _deliver_all(records: deque[tuple[Inbox, Site, Any, Sequence[Any]]]) -> None:
     """Take in records on the thread of delivery, which may wait for values: at once all there are.
 
     One that cannot be had, since its program has failed, is told of by itself.
     """
     while records:
         rows: list[list[Any]] = []
-        worker.wait_until(lambda: _is_there(records[0]))
-        _fetch(inbox, packet, records.popleft(), rows)
-        while records and _is_there(records[0]):
-            _fetch(inbox, packet, records.popleft(), rows)
+        inbox, site, number, values = records[0]
+        with worker.awaiting_device():
+            worker.wait_until(lambda values=values: _is_there(values))  # type: ignore[misc]
+            records.popleft()
+            _fetch(inbox, site, values, rows)
+        while records and _is_there(records[0][3]):
+            _fetch(inbox, site, records.popleft()[3], rows)
         if rows:
-            attempt(_deliver, inbox, packet, number, rows)
+            attempt(_deliver, inbox, site, number, rows)
 
 
 def _is_there(record: Sequence[Any]) -> bool:
     return all(type(x) is np.ndarray or is_there(x) for x in record)
 
 
-def _fetch(inbox: Inbox, packet: Packet, record: Sequence[Any], rows: list[list[Any]]) -> None:
+def _fetch(inbox: Inbox, site: Site, record: Sequence[Any], rows: list[list[Any]]) -> None:
     try:
         rows.append([np.asarray(x) for x in record])
     except Exception as error:  # noqa: BLE001 - told by the next call
-        named = packet.sites[0].named()
-        failure = DeliveryError(f"{named} could not be computed: {described(error)}")
+        failure = DeliveryError(f"{site.named()} could not be computed: {described(error)}")
         failure.__cause__ = error
         troubles.failed(inbox, failure)
 
 
-def _deliver(inbox: Inbox, packet: Packet, number: Any, rows: Sequence[Sequence[Any]]) -> None:
+def _deliver(inbox: Inbox, site: Site, number: Any, rows: Sequence[Sequence[Any]]) -> None:
     columns = [np.array(values) for values in zip(*rows, strict=True)]
-    places = np.arange(len(rows), dtype=np.int32)
     narrow = [(False,) * len(columns)]
-    order = [(0, i, -1) for i in range(len(rows))]
-    own = Rows(columns, places, None)
-    inbox.deliver(Batch(packet, (), None, [own], narrow, order, Owner(np.asarray(number))))
+    order = np.zeros((len(rows), 3), np.int64)
+    order[:, 1], order[:, 2] = np.arange(len(rows)), -1
+    inbox.deliver(Batch((site,), (), None, [columns], narrow, order, Owner(np.asarray(number))))
 
 
 _NUMBERS = {bool, int, float, np.float64, np.float32, np.int64, np.int32, np.bool_}
@@ -142,4 +139,4 @@ def log_columns(inbox: Inbox, name: str, number: Array, logs: logdict) -> None:
     if axes and axes.pop():
         jax.vmap(lambda own: log_columns(inbox, name, number, own))(logs)
     else:
-        send_logs(logs._records(), inbox.take_logdict, jnp.asarray(number))
+        send_logs(logs._records(), LogdictRoute(inbox).take, jnp.asarray(number))
