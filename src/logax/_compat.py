@@ -45,6 +45,11 @@ _NO_MESH = jax.sharding.AbstractMesh((), ())
 outside_of_traces: Callable[[], bool] = _core.trace_state_clean
 
 
+def has_mesh() -> bool:
+    """Whether a mesh is set, whose explicit axes are part of the types of arrays."""
+    return not jax.sharding.get_abstract_mesh().empty
+
+
 def parts(jaxpr: Jaxpr) -> tuple[Jaxpr, Sequence[Array]]:
     """The open jaxpr and its constants.
 

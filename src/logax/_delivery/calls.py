@@ -21,6 +21,7 @@ import jax
 import numpy as np
 
 from logax._compat import Tree, effects_of_this_thread
+from logax._delivery.block_size import MAX_BLOCK_RECORDS, BlockSize
 from logax._delivery.control import before_flush
 from logax._delivery.ordering import Places, batches_of, ends_of, next_in_order, places_of
 from logax._delivery.packets import Emission, Parcel, Rows, stack
@@ -32,12 +33,14 @@ from logax._delivery.worker import attempt, worker
 class Call:
     """One run of a tapped function."""
 
-    def __init__(self, route: Takes) -> None:
+    def __init__(self, route: Takes, block_size: BlockSize | None = None) -> None:
         self.thread = threading.current_thread()
         self.running = threading.Event()  # once that thread has handed it to JAX
         self.result: Any = None
         self.failed = False  # whether the program was seen to
         self.route = route
+        self._block_size = BlockSize() if block_size is None else block_size
+        self._resumed: float | None = None  # when the program went on after the last block
         self._next: dict[tuple[int, int], Any] = {}
         self._early: dict[tuple[int, int], list[tuple[list[Parcel], Places]]] = {}
         self._ends: dict[tuple[int, int], Any] | None = None
@@ -88,6 +91,16 @@ class Call:
         for batch in batches_of(parcels, due):
             self.route.deliver(batch)
 
+    def measure_block(self, records: int) -> int:
+        """Return how many records are to leave the program next, given that so many leave now."""
+        if self._resumed is not None:  # the first block may have waited for other programs
+            self._block_size.adapt(records, time.perf_counter() - self._resumed)
+        return self._block_size.records
+
+    def resume(self) -> None:
+        """Measure the next block from now on: the program goes on."""
+        self._resumed = time.perf_counter()
+
     def await_program(self) -> None:
         """Wait for the program, as far as that is possible from another thread."""
         self.running.wait()
@@ -117,11 +130,11 @@ class Call:
         )
 
 
-def begin(route: Takes) -> int:
-    """The number of a new call, which `started` or `forget` will be told about."""
+def begin(route: Takes, block_size: BlockSize | None = None) -> int:
+    """Return the number of a new call, which `started` or `forget` will be told about."""
     worker.start()
     number = next(_numbers) % 2**32
-    _calls[number] = Call(route)
+    _calls[number] = Call(route, block_size)
     return number
 
 
@@ -165,10 +178,29 @@ def receive(parcel: Parcel) -> None:
     """Take in a parcel, on whatever thread of XLA's."""
     number = parcel.operands[0].item(0)
     call = _calls.get(number)
-    if call is None:  # what a part of a program that runs again says again
-        return
-    emission = parcel.emission
-    if worker.add(emission.size, _take_all, (number, call, parcel), emission.records):
+    if call is not None:  # else it is what a part of a program that runs again says again
+        emission = parcel.emission
+        _queue(number, call, parcel, emission.size, emission.records)
+
+
+def receive_block(parcel: Parcel) -> int:
+    """Take in the content of a buffer, and return how many records are to fill it next."""
+    number = parcel.operands[0].item(0)
+    call = _calls.get(number)
+    if call is None:
+        return MAX_BLOCK_RECORDS
+    parcel = parcel.opened()
+    records = call.measure_block(parcel.pending())
+    parcel, size, real = parcel.trimmed()
+    if real:
+        _queue(number, call, parcel, size, real)  # it may wait: that is not the program's time
+    call.resume()
+    return records
+
+
+def _queue(number: int, call: Call, parcel: Parcel, size: int, records: int) -> None:
+    """Queue a parcel for its call; where there is no room, queue which records there were."""
+    if worker.add(size, _take_all, (number, call, parcel), records):
         return
     if not worker.extend_last(lambda job: isinstance(job, _Dropped) and job.add(call, parcel)):
         dropped = _Dropped(number, call)

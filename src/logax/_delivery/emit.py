@@ -29,14 +29,22 @@ from logax._delivery.packing import Packing
 from logax._lane_axes import lane_count, lanes_first
 from logax._log import EFFECTS
 
-Take = Callable[[Parcel], None]
+Take = Callable[[Parcel], Any]
 
 
-def emit(packet: Packet, lanes: Array, operands: Sequence[Array], take: Take) -> None:
-    """Hand operands to `take` on the host; `lanes` comes from `lanes_of`."""
+def emit(
+    packet: Packet, lanes: Array, operands: Sequence[Array], take: Take, *, answers: bool = False
+) -> Array | None:
+    """Hand operands to `take` on the host; `lanes` comes from `lanes_of`.
+
+    Returns:
+      With `answers` the number that `take` returns, else None.
+    """
     flags = ((),) * len(operands)
     operands = [_compat.replicated(x) for x in operands]  # the host wants them whole
-    emit_p.bind(lanes, *operands, packet=packet, lanes=(), batched=flags, take=take)
+    params = {"packet": packet, "lanes": (), "batched": flags, "take": take, "answers": answers}
+    results = emit_p.bind(lanes, *operands, **params)
+    return results[0] if answers else None
 
 
 def opened(lanes: Array, begin: Callable[[], int]) -> Array:
@@ -60,8 +68,8 @@ def shard_here() -> Array | None:
     return jax.lax.axis_index(axes) if axes else None
 
 
-def _emit_abstract(*_: Any, **__: Any) -> tuple[list[Any], Any]:
-    return [], EFFECTS
+def _emit_abstract(*_: Any, answers: bool, **__: Any) -> tuple[list[Any], Any]:
+    return [jax.core.ShapedArray((), np.dtype(np.int32))] * answers, EFFECTS
 
 
 def _emit_batch(args: Any, dims: Any, **params: Any) -> tuple[list[Any], list[Any]]:
@@ -74,7 +82,7 @@ def _emit_batch(args: Any, dims: Any, **params: Any) -> tuple[list[Any], list[An
         (own, *over) for own, over in zip(varies, params["batched"], strict=True)
     )
     params["lanes"] = (size, *params["lanes"])
-    return emit_p.bind(*common, *operands, **params), []
+    return emit_p.bind(*common, *operands, **params), [None] * params["answers"]
 
 
 def _emit_jvp(primals: Any, tangents: Any, **params: Any) -> tuple[list[Any], list[Any]]:
@@ -92,21 +100,21 @@ def _emit_lowered(context: Any, *args: Any, on_cpu: bool = False, **params: Any)
     avals = context.avals_in[1:]
     packing = Packing(avals, in_place=on_cpu)
     packed, packed_avals = _compat.lowered(context, packing.pack, args[1:], avals)
-    emission, take = _emission(avals, packing, params), params["take"]
+    emission, take, answers = _emission(avals, packing, params), params["take"], params["answers"]
 
-    def arrive(*operands: Any) -> tuple[()]:
+    def arrive(*operands: Any) -> tuple[Any, ...]:
         """Take in the operands, on a thread of XLA's."""
-        take(Parcel(emission, operands))
-        return ()
+        answer = take(Parcel(emission, operands))
+        return (np.int32(answer),) if answers else ()
 
-    return _compat.host_call(context, arrive, packed, packed_avals)
+    return _compat.host_call(context, arrive, packed, packed_avals, context.avals_out)
 
 
 def _emit_now(*args: Any, **params: Any) -> list[Any]:
     # Outside of programs the arrays are the user's, who may give them away next.
     operands = [np.asarray(x) for x in args[1:]]
-    params["take"](Parcel(_emission(operands, None, params), operands))
-    return []
+    answer = params["take"](Parcel(_emission(operands, None, params), operands))
+    return [jnp.int32(answer)] if params["answers"] else []
 
 
 def _open_lowered(context: Any, lanes: Any, *, begin: Callable[[], int]) -> Any:

@@ -104,6 +104,7 @@ class Packet:
     """What the operands of one emission are.
 
     They come in this order: the number of the call; in a `shard_map` the index of the shard; where
+    the host is to say how many leave next, the number of rows since the last emission; where
     records have an owner, over which levels of lanes it varies, and its number; for each site its
     arrays, the places of its records in the order, and its gate; at the end of a call, how many
     records each stream had.
@@ -116,6 +117,7 @@ class Packet:
       last: Whether this ends the call.
       on_shard: Whether the whole call is on one shard of a `shard_map` around it.
       owned: Whether there is the number of an owner.
+      adapts: Whether there is the number of rows since the last emission.
     """
 
     sites: tuple[Site, ...]
@@ -125,6 +127,7 @@ class Packet:
     last: bool
     on_shard: bool = False
     owned: bool = False
+    adapts: bool = False
 
     @functools.cached_property
     def sharded(self) -> bool:
@@ -134,7 +137,7 @@ class Packet:
     @functools.cached_property
     def common(self) -> int:
         """How many operands come first that are the same in all lanes."""
-        return 1 + self.sharded + self.owned
+        return 1 + self.sharded + self.adapts + self.owned
 
     def flat(
         self,
@@ -143,9 +146,11 @@ class Packet:
         owner: Sequence[Any],
         rows: list[Rows],
         ends: Sequence[Any] = (),
+        pending: Any = None,
     ) -> list[Any]:
-        """The operands; those of an owner are made by `owned`."""
+        """Return the operands; those of an owner are made by `owned`."""
         operands = [call, shard] if self.sharded else [call]
+        operands += [pending] if self.adapts else []
         operands += owner if self.owned else []
         for each in rows:
             operands += [*each.arrays, each.order]
@@ -265,6 +270,24 @@ class Parcel(NamedTuple):
     def shard(self) -> int | None:
         """Return the index of the shard that this is of."""
         return int(self.operands[1]) if self.packet.sharded else None
+
+    def pending(self) -> int:
+        """Return the number of rows since the last emission, real or not, of an opened parcel."""
+        return int(self.operands[1 + self.packet.sharded])
+
+    def trimmed(self) -> tuple[Parcel, int, int]:
+        """Return the content of a buffer without the rows behind it, its bytes, and its records.
+
+        For opened parcels without lanes. A buffer leaves whole, however little is in it.
+        """
+        kept = list(self.operands)
+        size, records = OBJECTS, 0
+        for at, end, _ in self.packet.spans:
+            number = int(kept[end + 1])
+            kept[at : end + 1] = [x[:number].copy() for x in kept[at : end + 1]]
+            size += sum(x.nbytes for x in kept[at : end + 1])
+            records += number
+        return self._replace(operands=kept), size, records
 
     def owner(self) -> Owner | None:
         """Return whose records these are."""

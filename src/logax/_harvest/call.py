@@ -18,13 +18,14 @@ import functools
 import sys
 import types
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from logax import _compat
 from logax._compat import Array, Tree
+from logax._delivery.block_size import BlockSize
 from logax._errors import received
 from logax._harvest import references
 from logax._harvest.arguments import Fixed, Named, in_modules, static_arguments, traced_by_default
@@ -84,7 +85,7 @@ class Harvested:
         if program is _UPDATES_IN_PLACE:
             return self._updating(self._given(args, kwargs))
         ticket = self._ticket
-        result = program(*leaves) if ticket is None else _numbered(program, ticket, leaves)
+        result = program.run(*leaves) if ticket is None else _numbered(program, ticket, leaves)
         return result.restored() if type(result) is Partly else result
 
     def __eq__(self, other: object) -> bool:
@@ -155,11 +156,14 @@ class Harvested:
         fun = weakly(self._fun) if self._tree_fun is None else lambda: None
         numbered = self._ticket is not None
         owned = self._ticket is not None and self._ticket.owner is not None
+        adapts = numbered and harvester.adapts(options)
 
         def run(*dynamic: Array) -> Any:
             about = About(harvester, options)
             if numbered:
                 about.number, dynamic = dynamic[0], dynamic[1:]
+            if adapts:
+                about.block_size, dynamic = dynamic[0], dynamic[1:]
             if owned:
                 about.owner, dynamic = dynamic[0], dynamic[1:]
             every = {**fixed, **dict(zip(moving, dynamic, strict=True))}
@@ -169,8 +173,8 @@ class Harvested:
 
         run.__name__ = run.__qualname__ = getattr(self._fun, "__name__", type(self._fun).__name__)
         donated = Named(*_compat.jit_arguments(self._fun).donated).marked(given, len(self._owner))
-        given_up = [at + numbered + owned for at, i in enumerate(moving) if donated[i]]
-        return jax.jit(run, donate_argnums=given_up)
+        given_up = [at + numbered + adapts + owned for at, i in enumerate(moving) if donated[i]]
+        return _Program(jax.jit(run, donate_argnums=given_up), BlockSize() if adapts else None)
 
     def _updating(self, given: Tree) -> Any:
         """Call with objects that are updated in place."""
@@ -184,13 +188,25 @@ class Harvested:
         return Harvested(pure, self._harvester, self._options, ticket=self._ticket)
 
 
-def _numbered(program: Any, ticket: Ticket, leaves: Sequence[Any]) -> Any:
+class _Program(NamedTuple):
+    """A compiled program; `block_size` is how many of its records leave together if that adapts."""
+
+    run: Any
+    block_size: BlockSize | None
+
+
+def _numbered(program: _Program, ticket: Ticket, leaves: Sequence[Any]) -> Any:
     """Run a program that is told the number of the call."""
     ticket.check()
-    number = ticket.begin()
+    block_size = program.block_size
+    number = ticket.begin(block_size)
+    numbers: list[Any] = [np.uint32(number)]
+    if block_size is not None:
+        numbers.append(np.int32(block_size.records))
+    if ticket.owner is not None:
+        numbers.append(ticket.owner)
     try:
-        numbers = [np.uint32(number), *([] if ticket.owner is None else [ticket.owner])]
-        result = program(*(_operand(each, leaves) for each in numbers), *leaves)
+        result = program.run(*(_operand(each, leaves) for each in numbers), *leaves)
     except BaseException as error:
         ticket.abandon(number)
         if isinstance(error, jax.errors.JaxRuntimeError) and "KeyboardInterrupt" in str(error):

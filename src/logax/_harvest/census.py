@@ -21,6 +21,8 @@ from logax._entries import Entry, LogSpec
 
 Census = dict[str, "Tally"]
 
+MAX_UNROLLED_RECORDS = 8  # a shorter loop in a loop is no place for records to leave
+
 
 @dataclasses.dataclass(frozen=True)
 class Tally:
@@ -36,6 +38,7 @@ class Tally:
       varying: Mesh axes over which values, or whether they are logged, differ between shards.
       count_varying: Those of them over which whether they are logged differs.
       shards: Sizes of the shard axes in front of each value, one for each `shard_map` around it.
+      in_loop: Whether a loop logs more than `MAX_UNROLLED_RECORDS` of them.
       logs: Every log that has the key.
     """
 
@@ -49,15 +52,17 @@ class Tally:
     count_varying: frozenset[str] = frozenset()
     shards: tuple[int, ...] = ()
     logs: frozenset[LogSpec] = frozenset()
+    in_loop: bool = False
 
     def times(self, number: int) -> Tally:
         """The records of `number` executions."""
         most = None if self.most is None else self.most * number
-        return dataclasses.replace(self, most=most)
+        in_loop = self.in_loop or most is None or most > MAX_UNROLLED_RECORDS
+        return dataclasses.replace(self, most=most, in_loop=in_loop)
 
     def unbounded(self) -> Tally:
         """The records of a loop that runs nobody knows how often."""
-        return dataclasses.replace(self, most=None, exact=False)
+        return dataclasses.replace(self, most=None, exact=False, in_loop=True)
 
     def maybe(self, varying: frozenset[str] = frozenset()) -> Tally:
         """The records of something that may not run."""
@@ -196,6 +201,7 @@ def _agreed(one: Tally, two: Tally) -> tuple[Tally, Tally]:
             varying=one.varying | two.varying,
             count_varying=one.count_varying | two.count_varying,
             logs=one.logs | two.logs,
+            in_loop=one.in_loop or two.in_loop,
         )
 
     return agreed(one), agreed(two)

@@ -23,6 +23,8 @@ from logax._harvest.harvest import RULES, Collected, Frame, Harvest, Rule
 from logax._harvest.lanes import advance_p, any_lane_p, running_p
 from logax._harvest.walker import take, walk
 
+ITERATIONS_PER_STEP = 32  # of a loop whose stretches adapt, on devices that wait for each turn
+
 
 def _census_scan(equation: Equation, harvest: Harvest) -> Census:
     inside = harvest.census(equation.params["jaxpr"])
@@ -42,9 +44,13 @@ def _run_scan(equation: Equation, args: Sequence[Array], frame: Frame) -> Sequen
         args[num_consts:][num_carry:],
     )
     loop = _Scan(equation, consts, frame.harvest.census(equation.params["jaxpr"]))
+    if frame.harvest.adapts_in(frame, loop.census, length):
+        return loop.run_adapted(frame, list(carry), list(xs))
     each = frame.harvest.cut(frame, loop.census, length)
     if each <= 1:
-        return loop.run(frame, list(carry), list(xs), length, emits=each == 1)
+        results = loop.run(frame, list(carry), list(xs), length, emits=each == 1)
+        frame.harvest.leave_loop(frame)
+        return results
     stops, rest = divmod(length, each)
 
     def stop(carried: Tree, x: list[Array]) -> Tree:
@@ -80,6 +86,7 @@ class _Scan:
 
     def __init__(self, equation: Equation, consts: Sequence[Array], census: Census) -> None:
         self._params, self._consts, self.census = equation.params, consts, census
+        self._results = equation.outvars
 
     def run(
         self, frame: Frame, carry: list[Array], xs: list[Array], length: int, emits: bool = False
@@ -89,7 +96,7 @@ class _Scan:
 
         def body(carried: Tree, x: list[Array]) -> Tree:
             carry, states = carried
-            child = frame.child(states, frame.passed(), emits)
+            child = frame.child(states, frame.passed(), emits, in_loop=True)
             results = walk(child, params["jaxpr"], [*self._consts, *carry, *x])
             if emits:
                 frame.harvest.settle(child)
@@ -106,6 +113,61 @@ class _Scan:
         )
         frame.states.update(states)
         frame.record_all({key: self._in_order(block) for key, block in blocks.items()})
+        return [*carry, *ys]
+
+    def run_adapted(self, frame: Frame, carry: list[Array], xs: list[Array]) -> list[Array]:
+        """Run it as a loop of stretches, of as many iterations as the host asks for each time.
+
+        A GPU waits for the host at each turn of a loop whose number of iterations is not known
+        before. So where stretches are long enough, their iterations come in steps of several, each
+        a loop of a known number. That is a second copy of the body in the program.
+        """
+        harvest, census, params = frame.harvest, self.census, self._params
+        length, num_carry = params["length"], len(carry)
+        on_cpu = jax.default_backend() == "cpu"
+        step = max(params["unroll"], 1 if on_cpu else ITERATIONS_PER_STEP)
+
+        def iterate(carried: Tree, number: int) -> Tree:
+            at, carry, states, ys = carried
+            index = length - number - at if params["reverse"] else at
+            child = frame.child(states, frame.passed(), in_loop=True)
+            x = [lax.dynamic_slice_in_dim(x, index, number) for x in xs]
+            if number == 1:
+                own = [*self._consts, *carry, *(lax.squeeze(x, (0,)) for x in x)]
+                results = walk(child, params["jaxpr"], own)
+                new = [lax.expand_dims(y, (0,)) for y in results[num_carry:]]
+            else:
+                results = self.run(child, carry, x, number)
+                new = results[num_carry:]
+            harvest.settle(child, has_room=True)
+            pairs = zip(ys, new, strict=True)
+            ys = [lax.dynamic_update_slice_in_dim(y, n, index, 0) for y, n in pairs]
+            return at + number, results[:num_carry], child.states, ys
+
+        def several_go_on(carried: Tree) -> Array:
+            at, _, states, _ = carried
+            steps = harvest.takes_steps(states, census, step)
+            return (at + step <= length) & steps & ~harvest.is_full(frame, states, census, step)
+
+        def one_goes_on(carried: Tree) -> Array:
+            at, _, states, _ = carried
+            goes_on = (at < length) & ~harvest.is_full(frame, states, census, step)
+            if step > 1:
+                goes_on &= (at + step > length) | ~harvest.takes_steps(states, census, step)
+            return goes_on
+
+        def stretch(carried: Tree) -> Tree:
+            if 1 < step <= length:
+                carried = lax.while_loop(several_go_on, lambda c: iterate(c, step), carried)
+            at, carry, states, ys = lax.while_loop(one_goes_on, lambda c: iterate(c, 1), carried)
+            child = frame.child(states, frame.passed(), emits=True)
+            harvest.end_stretch(child, census, step)
+            return at, carry, child.states, ys
+
+        room = [lax.full(y.aval.shape, 0, y.aval.dtype) for y in self._results[num_carry:]]
+        start = (jnp.int32(0), carry, frame.threaded(census, emits=True), room)
+        _, carry, states, ys = lax.while_loop(lambda c: c[0] < length, stretch, start)
+        frame.states.update(states)
         return [*carry, *ys]
 
     def _in_order(self, stacked: Block | Single) -> Block:
@@ -157,13 +219,13 @@ def _run_while(equation: Equation, args: Sequence[Array], frame: Frame) -> Seque
     inside = counting.then(
         harvest.census(params["cond_jaxpr"]), harvest.census(params["body_jaxpr"])
     )
-    waits = harvest.waits(inside)
+    waits = harvest.waits(frame, inside)
     emits = harvest.streams and not waits
 
     def body(carried: Tree) -> Tree:
         carry, states, active, real, lanes = carried
         valid = running_p.bind(active if real is None else real)
-        child = frame.child(states, (valid, frame.given), emits)
+        child = frame.child(states, (valid, frame.given), emits, in_loop=True)
         new = walk(child, params["body_jaxpr"], [*body_consts, *carry])
         if lanes is not None:
             new = [_in_lanes(lanes, n, o) for n, o in zip(new, carry, strict=True)]
@@ -181,12 +243,12 @@ def _run_while(equation: Equation, args: Sequence[Array], frame: Frame) -> Seque
         def goes_on_here(carried: Tree) -> Array:
             # Lanes that rest here, or in a loop around this one, need no room.
             _, states, active, real, _ = carried
-            full = harvest.lacks_room(frame, states, inside) & (active if real is None else real)
+            full = harvest.is_full(frame, states, inside) & (active if real is None else real)
             return any_goes_on(carried) & ~any_lane_p.bind(full)
 
         carry, states, *rest = lax.while_loop(goes_on_here, body, carried)
         child = frame.child(states, frame.passed(), emits=True)
-        harvest.empty_buffer(child)
+        harvest.end_stretch(child, inside)
         return (carry, child.states, *rest)
 
     start = list(args[for_cond + for_body :])
@@ -194,6 +256,8 @@ def _run_while(equation: Equation, args: Sequence[Array], frame: Frame) -> Seque
     carried = (start, frame.threaded(inside, harvest.streams), active, real, lanes)
     carry, states, *_ = lax.while_loop(any_goes_on, while_there_is_room if waits else body, carried)
     frame.states.update(states)
+    if not waits:
+        harvest.leave_loop(frame)
     return list(carry)
 
 

@@ -114,13 +114,29 @@ class Harvest:
         """After how many iterations of a scan records are emitted; 0: it returns them."""
         return 0
 
-    def waits(self, census: Census) -> bool:
+    def waits(self, frame: Frame, census: Census) -> bool:
         """Whether the records of such an iteration of a `while` wait in a buffer."""
         return False
 
-    def lacks_room(self, frame: Frame, states: dict[str, Tree], census: Census) -> Array:
-        """Whether the buffer has no room for such an iteration."""
+    def adapts_in(self, frame: Frame, census: Census, length: int) -> bool:
+        """Whether the host says how many iterations of a `scan` emit together, while it runs."""
+        return False
+
+    def is_full(
+        self, frame: Frame, states: dict[str, Tree], census: Census, step: int = 1
+    ) -> Array:
+        """Whether what waits must leave before more such iterations, which come `step` at once."""
         raise NotImplementedError
+
+    def takes_steps(self, states: dict[str, Tree], census: Census, step: int) -> Array:
+        """Whether so many such records are to leave together that iterations come in steps."""
+        raise NotImplementedError
+
+    def end_stretch(self, frame: Frame, census: Census, step: int = 1) -> None:
+        """Emit what waits, behind iterations that ended because the buffer or the loop did."""
+
+    def leave_loop(self, frame: Frame) -> None:
+        """Emit what waits, behind a loop that is in no other."""
 
     def took(self, frame: Frame) -> None:
         """Called when a frame that emits has taken in records."""
@@ -196,6 +212,7 @@ class Frame:
       only: The keys that are taken here; those of other logs are for the harvest outside.
       given: What a harvest wants to have at hand everywhere.
       emits: Whether records may leave the program here.
+      in_loop: Whether this part is in a loop.
       shards: How many shards there are at each level of `shard_map` around this part.
       blocks: The records so far of groups without a store here.
       decisions: By id, each value that a library reduced over lanes, with the value that this lane
@@ -209,11 +226,14 @@ class Frame:
     only: frozenset[str] | None = None
     given: Tree = None
     emits: bool = False
+    in_loop: bool = False
     shards: tuple[int, ...] = ()
     blocks: dict[str, list[Block | Single]] = dataclasses.field(default_factory=dict)
     decisions: dict[int, tuple[Array, Array]] = dataclasses.field(default_factory=dict)
 
-    def child(self, states: dict[str, Tree], passed: Tree, emits: bool = False) -> Frame:
+    def child(
+        self, states: dict[str, Tree], passed: Tree, emits: bool = False, *, in_loop: bool = False
+    ) -> Frame:
         """A frame for a part, given its states and what `passed` is there, with no blocks yet."""
         valid, given = passed
         return dataclasses.replace(
@@ -222,6 +242,7 @@ class Frame:
             valid=valid,
             given=given,
             emits=emits,
+            in_loop=in_loop or self.in_loop,
             blocks={},
             decisions={},
         )

@@ -18,7 +18,8 @@ from logax._harvest.census import Census, Tally
 
 Path = tuple[int, ...]
 
-_MUCH = 4 * 2**20  # bytes
+MAX_BUFFER_BYTES = 4 * 2**20
+MAX_ADAPTED_BYTES = 2**18  # a buffer whose size adapts leaves whole, however little is in it
 
 
 class Plan(NamedTuple):
@@ -38,16 +39,28 @@ class Plan(NamedTuple):
 
 
 def plan_of(
-    census: Census, specs: Mapping[str, LogSpec], totals: Mapping[str, int], size: int
+    census: Census,
+    specs: Mapping[str, LogSpec],
+    totals: Mapping[str, int],
+    size: int,
+    *,
+    adapts: bool = False,
 ) -> Plan:
-    """The plan of a program, given how many records may wait."""
+    """Return the plan of a program, given how many records may wait.
+
+    If the host adapts their number, they all wait in one buffer, but for those of shards, which
+    leave one by one.
+    """
     paths: dict[Path, Census] = {}
     for name, tally in census.items():
         paths.setdefault(tally.shards, {})[name] = tally
     exact = all(tally.exact for tally in census.values())
     bound = bound_of(census)
     buffers = {}
-    if size > 1 and not exact and (bound is None or bound > size):
+    if adapts:
+        # Less than `size` wait when up to `size` more come.
+        buffers = {path: Buffer(2 * size, own) for path, own in paths.items() if not path}
+    elif size > 1 and not exact and (bound is None or bound > size):
         buffers = {path: Buffer(size, own) for path, own in paths.items()}
     return Plan(
         paths,
@@ -57,13 +70,13 @@ def plan_of(
     )
 
 
-def fitting(census: Census, size: int) -> int:
-    """How many records wait: as many as were asked for, or fewer where all of them are large.
+def fitting(census: Census, size: int, max_bytes: int = MAX_BUFFER_BYTES) -> int:
+    """Return how many records wait: as many as asked for, or fewer where all of them are large.
 
     Transfers of megabytes gain nothing by being fewer, and what waits takes the device's memory.
     """
     smallest = min(map(bytes_of, census.values()), default=0)
-    return max(1, min(size, _MUCH // max(smallest, 1)))
+    return max(1, min(size, max_bytes // max(smallest, 1)))
 
 
 def bytes_of(tally: Tally) -> int:

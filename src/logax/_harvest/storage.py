@@ -64,6 +64,10 @@ class Ring:
         new = jax.tree.map(laid_as, conformed(block, self._tally).block()[:2], rows)
         if block.rows() == 1:
             return self._append_one(rows, seen, new, block.valid)
+        if block.valid is None and self._interval == 1 and not self._overflows():
+            update = jax.lax.dynamic_update_slice_in_dim
+            rows = jax.tree.map(lambda r, x: update(r, x, seen, 0), rows, new)
+            return rows, seen + block.rows()
         slot, total = numbered(block, seen)
         write = block.valid
         if self._interval > 1:

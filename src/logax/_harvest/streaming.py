@@ -7,6 +7,11 @@ ends of iterations: a scan is cut into stretches of as many iterations as fill t
 whose number is not known before they are made are moved to a buffer of constant size there, which
 is emptied when the next ones would not fit; a `while` loop stops for that. What can be settled
 before the program runs is in `planning`.
+
+Where users give no `buffer` and nobody transforms the program any more, its size adapts. Records of
+loops wait in a buffer until there are as many as the host asked for last, and a scan becomes a
+`while` loop that stops for that. Rows count whether they are real or not, so that a log which
+happens rarely leaves as soon as others. Records outside of loops leave at once.
 """
 
 from __future__ import annotations
@@ -20,7 +25,8 @@ import jax
 import jax.numpy as jnp
 
 from logax._compat import Array, Equation, Jaxpr, Tree
-from logax._delivery.calls import receive
+from logax._delivery.block_size import MAX_BLOCK_RECORDS
+from logax._delivery.calls import receive, receive_block
 from logax._delivery.emit import emit
 from logax._delivery.packets import Packet, Rows
 from logax._delivery.worker import worker
@@ -34,6 +40,7 @@ from logax._harvest.findings import Findings
 from logax._harvest.harvest import Frame, Harvest
 from logax._harvest.lanes import any_lane_p
 from logax._harvest.planning import (
+    MAX_ADAPTED_BYTES,
     Plan,
     bound_of,
     bytes_of,
@@ -44,6 +51,8 @@ from logax._harvest.planning import (
 )
 
 PLACE = "\0place"  # as no step is called
+LIMIT = "limit()"  # number of rows that leave together
+PENDING = "pending()"  # number of rows since the last emission, real or not
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +66,7 @@ class Options:
     choice: Choice
     keep_logs: bool
     interval: int
-    buffer: int
+    buffer: int | None
     owned: bool = False
 
 
@@ -82,16 +91,17 @@ class Tap(Harvest):
 
     streams = True
 
-    def __init__(self, options: Options, outer: bool) -> None:
+    def __init__(self, options: Options, outer: bool, *, adapts: bool = False) -> None:
         super().__init__()
         self.options, self._outer = options, outer
+        self._adapts = adapts  # whether the host says how many records leave together
         self.found = Findings()
         self.on_one_shard = False  # whether the whole call is, inside a `shard_map`
         self._names: dict[Any, str] = {}  # of each site and its types
         self._specs: dict[str, LogSpec] = {}
         self._apart = False  # whether each key of a log is a record by itself
         self._counters: dict[str, str] = {}  # of each site, where records are thinned
-        self._size = options.buffer  # how many records wait
+        self._size = 1  # number of records that wait, at most
         self._plan = Plan({}, (), {}, {})
 
     # What there is.
@@ -136,9 +146,22 @@ class Tap(Harvest):
         if self.options.interval > 1:
             census = self._counted(census, jaxpr)
         totals = self._totals(census, jaxpr)
-        self._size = fitting(census, self.options.buffer)
-        self._plan = plan_of(census, self._specs, totals, self._size)
+        outside = _outside_of_shards(census)
+        if self._adapts and bound_of(outside) not in (0, 1):
+            self._size = fitting(outside, MAX_BLOCK_RECORDS, MAX_ADAPTED_BYTES)
+        self._adapts = self._size > 1
+        if not self._adapts:
+            self._size = fitting(census, self.options.buffer or 1)
+        self._plan = plan_of(census, self._specs, totals, self._size, adapts=self._adapts)
         return census
+
+    def _size_on(self, frame: Frame) -> int:
+        """Return how many records wait here; where their number adapts, none of shards do."""
+        return 1 if self._adapts and frame.shards else self._size
+
+    def _adapts_on(self, frame: Frame) -> bool:
+        """Whether the number of records that leave here together adapts."""
+        return self._adapts and not frame.shards
 
     def _counted(self, census: Census, jaxpr: Jaxpr) -> Census:
         """Give each site its counter; where keys cannot share one, count again with them apart."""
@@ -163,9 +186,11 @@ class Tap(Harvest):
 
     # States: how many records there were, how many of each site, and what waits.
 
-    def started(self) -> dict[str, Tree]:
-        """The states before the first record."""
+    def started(self, block_size: Array | None = None) -> dict[str, Tree]:
+        """Return the states before the first record, given how many leave first if that adapts."""
         states: dict[str, Tree] = {}
+        if self._adapts:
+            states |= {LIMIT: self._limit(block_size), PENDING: jnp.zeros((), jnp.int32)}
         for path, tallies in self._plan.paths.items():
             zero = jnp.zeros(path, jnp.int32)
             states[f"place{path}"] = zero
@@ -180,7 +205,7 @@ class Tap(Harvest):
         if emits and frame.emits:
             self.settle(frame)
         paths = {(*frame.shards, *tally.shards) for tally in census.values()}
-        kinds = ("place", "seen", "buffer") if emits else ("place", "seen")
+        kinds = ("place", "seen", "buffer", "limit", "pending") if emits else ("place", "seen")
         starts = tuple(f"{kind}{path}" for path in paths for kind in kinds)
         return {key: state for key, state in frame.states.items() if key.startswith(starts)}
 
@@ -191,7 +216,11 @@ class Tap(Harvest):
         bound = bound_of(census)
         if bound is None:
             return True
-        return frame.emits and not again and bound >= self._size
+        if not frame.emits or again:
+            return False
+        if self._adapts_on(frame):
+            return not frame.in_loop or _has_loop(census)
+        return bound >= self._size_on(frame)
 
     def through_branches(self, frame: Frame, census: Census) -> tuple[dict[str, Tree], bool]:
         """Branches emit what is too much to be returned, and what shards emit by themselves."""
@@ -202,9 +231,12 @@ class Tap(Harvest):
 
     def cut(self, frame: Frame, census: Census, length: int) -> int:
         """As many iterations as fill the buffer, and rather a few less if that leaves no rest."""
-        bound, size = bound_of(census), self._size
+        bound, size = bound_of(census), self._size_on(frame)
         if bound is None:
             return 1
+        if self._adapts_on(frame):
+            is_short = frame.in_loop and not _has_loop(_times(census, length))
+            return int(frame.emits and not is_short)
         if not frame.emits or length * bound <= size:
             return 0
         if bound >= size:
@@ -212,21 +244,58 @@ class Tap(Harvest):
         most = min(size // bound, length)
         return next((n for n in range(most, most // 2, -1) if length % n == 0), most)
 
-    def waits(self, census: Census) -> bool:
-        """Where the buffer has room for an iteration; shards inside have buffers of their own."""
-        bound = bound_of(_outside_of_shards(census))
-        return bool(self._plan.buffers) and bound is not None and 0 < bound <= self._size
+    def adapts_in(self, frame: Frame, census: Census, length: int) -> bool:
+        """Where an iteration has no loop of its own that is long enough to be cut."""
+        bound = bound_of(census)
+        return (
+            self._adapts_on(frame)
+            and self.cut(frame, census, length) == 1
+            and bound is not None
+            and 0 < bound <= self._size
+            and not _has_loop(census)
+        )
 
-    def lacks_room(self, frame: Frame, states: dict[str, Tree], census: Census) -> Array:
-        """Whether the records of one iteration might not fit."""
-        buffer = self._plan.buffers[frame.shards]
+    def waits(self, frame: Frame, census: Census) -> bool:
+        """Where the buffer has room for an iteration; shards inside have buffers of their own."""
+        if frame.shards not in self._plan.buffers:
+            return False
         bound = bound_of(_outside_of_shards(census))
-        return buffer.lacks_room(states[f"buffer{frame.shards}"], bound)
+        short = not (self._adapts and _has_loop(census))
+        return short and bound is not None and 0 < bound <= self._size
+
+    def is_full(
+        self, frame: Frame, states: dict[str, Tree], census: Census, step: int = 1
+    ) -> Array:
+        """Where the records of the next iterations might not fit, or enough wait."""
+        bound = bound_of(_outside_of_shards(census)) or 0
+        if not self._adapts:
+            buffer = self._plan.buffers[frame.shards]
+            return buffer.lacks_room(states[f"buffer{frame.shards}"], bound)
+        more: Any = bound
+        if step > 1:
+            more = jnp.where(self.takes_steps(states, census, step), step * bound, bound)
+        return (states[PENDING] > 0) & (states[PENDING] + more > states[LIMIT])
+
+    def takes_steps(self, states: dict[str, Tree], census: Census, step: int) -> Array:
+        """Where a block has room for that many iterations."""
+        return states[LIMIT] >= step * (bound_of(census) or 0)
+
+    def end_stretch(self, frame: Frame, census: Census, step: int = 1) -> None:
+        """Empty the buffer; in an outer loop whose stretches adapt, only once it is full."""
+        if self._adapts_on(frame) and frame.in_loop:
+            self._empty_if(frame, self.is_full(frame, frame.states, census, step))
+        else:
+            self.empty_buffer(frame)
+
+    def leave_loop(self, frame: Frame) -> None:
+        """Behind the outermost loop nothing waits."""
+        if self._adapts_on(frame) and not frame.in_loop:
+            self.empty_buffer(frame)
 
     def took(self, frame: Frame) -> None:
         """Let go of what is enough for an emission."""
         rows = sum(math.prod(r.leading()) for parts in frame.blocks.values() for r in parts)
-        if rows >= self._size:
+        if rows >= (1 if self._adapts_on(frame) and not frame.in_loop else self._size_on(frame)):
             self.settle(frame)
 
     def settle(self, frame: Frame, *, has_room: bool = False) -> None:
@@ -238,42 +307,63 @@ class Tap(Harvest):
             return
         # What leaves together must be without gaps in the order of the program.
         key = f"buffer{frame.shards}"
-        if key not in frame.states:
+        rows = sum(block.rows() for block in blocks.values())
+        if key not in frame.states or (self._adapts_on(frame) and not frame.in_loop):
             self._emit(frame, self._all_rows(blocks))
-        elif sum(block.rows() for block in blocks.values()) > self._size:
+        elif rows > self._size:
             self.empty_buffer(frame)
             self._emit(frame, self._all_rows(blocks))
         else:
-            if not has_room:
+            if not (has_room or self._adapts):
                 self._make_room(frame, number_of_real(blocks))
             frame.states[key] = self._plan.buffers[frame.shards].add(frame.states[key], blocks)
+            if self._adapts:
+                frame.states[PENDING] += rows
+                if not has_room:
+                    self._empty_if(frame, frame.states[PENDING] >= frame.states[LIMIT])
 
     def _make_room(self, frame: Frame, more: Any) -> None:
         """Empty the buffer if so many more would not fit."""
-        key = f"buffer{frame.shards}"
-        full = self._plan.buffers[frame.shards].lacks_room(frame.states[key], more)
-        if frame.valid is not None:
-            full &= frame.valid
+        buffer = frame.states[f"buffer{frame.shards}"]
+        full = self._plan.buffers[frame.shards].lacks_room(buffer, more)
+        self._empty_if(frame, full if frame.valid is None else full & frame.valid)
 
-        def emptied(buffer: Tree) -> Tree:
-            child = frame.child({key: buffer}, frame.passed())
+    def _empty_if(self, frame: Frame, full: Array) -> None:
+        """Empty the buffer if it is full in any lane."""
+        keys = [f"buffer{frame.shards}", *([LIMIT, PENDING] if self._adapts else [])]
+
+        def emptied(states: dict[str, Tree]) -> dict[str, Tree]:
+            child = frame.child(states, frame.passed())
             self.empty_buffer(child)
-            return child.states[key]
+            return child.states
 
-        frame.states[key] = jax.lax.cond(
-            any_lane_p.bind(full), emptied, lambda buffer: buffer, frame.states[key]
-        )
+        states = {key: frame.states[key] for key in keys}
+        full = any_lane_p.bind(full)
+        frame.states |= jax.lax.cond(full, emptied, lambda states: states, states)
 
     def empty_buffer(self, frame: Frame) -> None:
         """Emit what waits."""
         buffer, key = self._plan.buffers.get(frame.shards), f"buffer{frame.shards}"
-        if buffer is not None and key in frame.states:  # it is not in what may run twice
-            self._emit(frame, self._waiting_rows(frame))
-            frame.states[key] = buffer.emptied(frame.states[key], frame.valid)
+        if buffer is None or key not in frame.states:  # it is not in what may run twice
+            return
+        rows, valid = self._waiting_rows(frame), frame.valid
+        if self._adapts:
+            next_size = self._emit(frame, rows, pending=frame.states[PENDING])
+            frame.states[LIMIT] = self._limit(next_size)
+            frame.states[PENDING] = jnp.zeros((), jnp.int32)
+            valid = None  # there are no lanes, and what waits is real whatever runs here
+        else:
+            self._emit(frame, rows)
+        frame.states[key] = buffer.emptied(frame.states[key], valid)
+
+    def _limit(self, block_size: Any) -> Array:
+        """Return how many rows leave together, given how many the host asks for."""
+        return jnp.clip(block_size, 1, self._size)
 
     def _waiting_rows(self, frame: Frame) -> dict[str, Rows]:
         state = frame.states[f"buffer{frame.shards}"]
-        content = self._plan.buffers[frame.shards].content(state, frame.valid)
+        valid = None if self._adapts else frame.valid
+        content = self._plan.buffers[frame.shards].content(state, valid)
         return {n: self._rows(n, each)._replace(gate=real) for n, (each, real) in content.items()}
 
     def _all_rows(self, records: Mapping[str, Block | Single]) -> dict[str, Rows]:
@@ -283,7 +373,14 @@ class Tap(Harvest):
         steps = [block.steps[step] for step in self._specs[name].steps]
         return Rows([*block.leaves, *steps], block.steps[PLACE], block.valid)
 
-    def _emit(self, frame: Frame, rows: dict[str, Rows], ends: Sequence[Array] = ()) -> None:
+    def _emit(
+        self,
+        frame: Frame,
+        rows: dict[str, Rows],
+        ends: Sequence[Array] = (),
+        pending: Array | None = None,
+    ) -> Array | None:
+        """Emit some records; if rows were pending, return how many are to leave next."""
         given: Given = frame.given
         paths = list(self._plan.paths)
         stream = paths.index(frame.shards) if frame.shards in paths else 0
@@ -295,14 +392,18 @@ class Tap(Harvest):
             bool(ends),
             self.on_one_shard,
             bool(given.owner),
+            pending is not None,
         )
-        operands = packet.flat(given.call, given.shard, given.owner, [*rows.values()], ends)
-        emit(packet, given.lanes, operands, receive)
+        columns = [*rows.values()]
+        operands = packet.flat(given.call, given.shard, given.owner, columns, ends, pending)
+        if pending is None:
+            return emit(packet, given.lanes, operands, receive)
+        return emit(packet, given.lanes, operands, receive_block, answers=True)
 
     def end(self, frame: Frame) -> None:
         """Emit the rest, and say that it is the rest unless the host knows."""
         rows: dict[str, Rows] = {}
-        if frame.shards in self._plan.buffers:
+        if frame.shards in self._plan.buffers and not self._adapts:
             self.settle(frame)
             rows = self._waiting_rows(frame)
         else:
@@ -358,6 +459,14 @@ def _whole(spec: LogSpec) -> Entry:
 
 def _outside_of_shards(census: Census) -> Census:
     return {name: tally for name, tally in census.items() if not tally.shards}
+
+
+def _has_loop(census: Census) -> bool:
+    return any(tally.in_loop for tally in census.values())
+
+
+def _times(census: Census, number: int) -> Census:
+    return {name: tally.times(number) for name, tally in census.items()}
 
 
 def _number(valid: Array | None) -> Any:

@@ -15,6 +15,7 @@ import jax
 
 from logax import _compat
 from logax._compat import Array, Jaxpr, Tree
+from logax._delivery.block_size import BlockSize
 from logax._log import is_listening, listening, silence
 
 
@@ -29,6 +30,8 @@ class Traced:
       ledger: The key and the site of every log that was bound while tracing.
       ticket: What gives calls their numbers, where they have any.
       number: The number of the call, where it is known before the program runs.
+      block_size: Number of records that leave the program together at first, where the host adapts
+        it while the program runs.
       owner: The number of who owns its records, if they have an owner.
       notes: What the harvest says of the program: "silent" if it makes no use of the number.
     """
@@ -41,6 +44,7 @@ class Traced:
     number: Array | None = None
     owner: Array | None = None
     notes: set[str] = dataclasses.field(default_factory=set)
+    block_size: Array | None = None
 
 
 class Ticket(Protocol):
@@ -53,8 +57,8 @@ class Ticket(Protocol):
     def check(self) -> None:
         """Raise what went wrong in earlier calls."""
 
-    def begin(self) -> int:
-        """The number of a new call."""
+    def begin(self, block_size: BlockSize | None) -> int:
+        """Return the number of a new call of a program, given what the host adapts for it."""
 
     def begin_inside(self) -> int:
         """The number of a new call, while the program runs that it is part of."""
@@ -76,11 +80,13 @@ class Harvester(NamedTuple):
       name: What the user calls it.
       run: Given the traced function and the options, returns its results, and the logs or None.
       bind_logs: Whether logs are bound while tracing.
+      adapts: Given the options, whether the host adapts the number of records that leave together.
     """
 
     name: str
     run: Callable[[Traced, Any], tuple[Sequence[Array], Any]]
     bind_logs: bool = True
+    adapts: Callable[[Any], bool] = lambda options: False
 
 
 @dataclasses.dataclass
@@ -93,6 +99,7 @@ class About:
     number: Array | None = None
     owner: Array | None = None
     notes: set[str] = dataclasses.field(default_factory=set)
+    block_size: Array | None = None
 
 
 def run_harvest(
@@ -130,7 +137,7 @@ def run_harvest(
                 f"program is made by: `{harvester.name}(f, static_argnames=...)`."
             )
             raise
-    given = (about.ticket, about.number, about.owner, about.notes)
+    given = (about.ticket, about.number, about.owner, about.notes, about.block_size)
     harvest = Traced(jaxpr, dynamic, outer, frozenset(ledger), *given)
     results, logs = harvester.run(harvest, about.options)
     tree, out, places = returned[-1]

@@ -298,7 +298,7 @@ class Logger:
         prefix: str = "",
         *,
         keep_logs: bool = False,
-        buffer: int = 1,
+        buffer: int | None = None,
         static_argnums: int | Sequence[int] | None = None,
         static_argnames: str | Sequence[str] | None = None,
     ) -> Callable[..., Any]:
