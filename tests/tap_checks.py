@@ -28,7 +28,9 @@ from programs import State
 from recorder import Record
 
 
-def tapped(function: Callable[..., Any], buffer: int, **options: Any) -> tuple[Any, list[Any]]:
+def tapped(
+    function: Callable[..., Any], buffer: int | None, **options: Any
+) -> tuple[Any, list[Any]]:
     """The function under a `tap` that appends to the list."""
     got: list[Any] = []
     return logax.tap(function, got.append, buffer=buffer, **options), got
@@ -76,7 +78,7 @@ def assert_in_order(got: Sequence[Any], records: Sequence[Record]) -> None:
             assert_same_bits(*found, f"the step {name!r} of {key!r}")
 
 
-def check_tapped(program: Program, buffer: int, *states: State) -> None:
+def check_tapped(program: Program, buffer: int | None, *states: State) -> None:
     """Alone: the records of the oracle, and the output of the plain program bit for bit."""
     function, got = tapped(against(program, logax.log), buffer)
     for state in states:
@@ -89,7 +91,7 @@ def check_tapped(program: Program, buffer: int, *states: State) -> None:
 
 
 def check_tapped_lanes(
-    program: Program, buffer: int, lanes: Sequence[State], whole: bool = False
+    program: Program, buffer: int | None, lanes: Sequence[State], whole: bool = False
 ) -> None:
     """`vmap(tap(f))`: each lane has its own output and records; `whole`: with `lanes="batch"`."""
     function, got = tapped(against(program, logax.log), buffer, lanes="batch" if whole else "split")
@@ -119,7 +121,7 @@ class _Lane(dict[str, Any]):
         self.lane, self.shard = (index,), one.shard
 
 
-def check_tapped_jitted(program: Program, buffer: int, state: State) -> None:
+def check_tapped_jitted(program: Program, buffer: int | None, state: State) -> None:
     """`jit(tap(f))` and `tap(jit(f))` are `tap(f)`."""
     wanted, recording = oracle(program, state)
     plain = against(program, logax.log)
@@ -131,7 +133,9 @@ def check_tapped_jitted(program: Program, buffer: int, state: State) -> None:
         assert_delivered(got, recording.chosen().records)
 
 
-def check_tapped_interval(program: Program, buffer: int, state: State, interval: int) -> None:
+def check_tapped_interval(
+    program: Program, buffer: int | None, state: State, interval: int
+) -> None:
     """`interval` takes records 0, k, 2k, ... of each key."""
     _, recording = oracle(program, state)
     function, got = tapped(against(program, logax.log), buffer, interval=interval)
@@ -151,7 +155,7 @@ class _Only(dict[str, Any]):
         self.steps, self.shard = one.steps, one.shard
 
 
-def check_tapped_gradient(program: Program, buffer: int, state: State) -> None:
+def check_tapped_gradient(program: Program, buffer: int | None, state: State) -> None:
     """Differentiating through `tap` gives the plain gradient, bit for bit, and all records."""
     plain = against(program, logax.log)
     function, got = tapped(plain, buffer)
@@ -164,7 +168,7 @@ def check_tapped_gradient(program: Program, buffer: int, state: State) -> None:
     assert_delivered(got, oracle(program, state)[1].chosen().records)
 
 
-def check_tapped_donated(program: Program, buffer: int, state: State) -> None:
+def check_tapped_donated(program: Program, buffer: int | None, state: State) -> None:
     """Buffers that are donated, and used again while records are under way, change nothing."""
     wanted, recording = oracle(program, state)
     plain = against(program, logax.log)
