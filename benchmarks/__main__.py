@@ -32,6 +32,7 @@ from benchmarks import (
     runs,
     stores,
     streams,
+    sustained,
     trackers,
     trajectories,
 )
@@ -46,6 +47,7 @@ CASES: list[Case] = [
     *building.CASES,
     *growth.CASES,
     *streams.CASES,
+    *sustained.CASES,
     *peers.CASES,
     *iterations.CASES,
     *loops.CASES,

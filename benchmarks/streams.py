@@ -95,7 +95,7 @@ def log_scalars(scalars: int) -> Callable[[Any, Any], None]:
     return say
 
 
-def _call_back(
+def call_back(
     scalars: int, callback: Callable[..., None] = lambda *_: None
 ) -> Callable[[Any, Any], None]:
     def say(carry: Any, i: Any) -> None:
@@ -104,10 +104,10 @@ def _call_back(
     return say
 
 
-def _tapped(
+def tapped(
     function: Callable[..., Any],
     x: Any,
-    buffer: int,
+    buffer: int | None,
     extra: float = 0.0,
     lanes: str = "split",
     timed: type[Stream] = Stream,
@@ -130,17 +130,17 @@ def _called_back(
 
     def said() -> list[Any]:
         calls: list[Any] = []
-        heard = jax.jit(make(_call_back(scalars, lambda *values: calls.append(values))))
+        heard = jax.jit(make(call_back(scalars, lambda *values: calls.append(values))))
         jax.block_until_ready(heard(x))
         jax.effects_barrier()
         steps, *columns = zip(*calls, strict=True)
         order = np.argsort(steps)
         return [np.stack(column)[order] for column in columns]
 
-    return Stream(jax.jit(make(_call_back(scalars))), x, extra, said)
+    return Stream(jax.jit(make(call_back(scalars))), x, extra, said)
 
 
-def _spooled(function: Callable[..., Any], x: Any, extra: float = 0.0) -> Stream:
+def spooled(function: Callable[..., Any], x: Any, extra: float = 0.0) -> Stream:
     """A spooled function."""
     harvested = jax.jit(spool(function))
     return Stream(harvested, x, extra, lambda: list(harvested(x)[1].values()))
@@ -163,7 +163,7 @@ def _price(scalars: int, buffer: int) -> Callable[[], tuple[Side, Side]]:
     def make() -> tuple[Side, Side]:
         x = jnp.float32(1)
         floor = plain_seconds(x)
-        ours = _tapped(loop(log_scalars(scalars)), x, buffer, -floor)
+        ours = tapped(loop(log_scalars(scalars)), x, buffer, -floor)
         return _called_back(loop, scalars, x, -floor), ours
 
     return make
@@ -178,7 +178,7 @@ def _large(buffer: int) -> Callable[[], tuple[Side, Side]]:
             return lambda x: run(x).sum()
 
         x = jnp.ones(2**18)
-        return _called_back(function, 1, x), _tapped(function(log_scalars(1)), x, buffer)
+        return _called_back(function, 1, x), tapped(function(log_scalars(1)), x, buffer)
 
     return make
 
@@ -187,7 +187,7 @@ def _allowed(scalars: int) -> tuple[Side, Side]:
     """`spool` and three microseconds a record, against `tap`."""
     x = jnp.float32(1)
     function = loop(log_scalars(scalars))
-    return _spooled(function, x, 3e-6 * STEPS), _tapped(function, x, BUFFER)
+    return spooled(function, x, 3e-6 * STEPS), tapped(function, x, BUFFER)
 
 
 def _dear_steps() -> tuple[Side, Side]:
@@ -198,7 +198,7 @@ def _dear_steps() -> tuple[Side, Side]:
         return jnp.tanh(carry + grid).mean() + 0.5
 
     x, function = jnp.float32(1), loop(log_scalars(10), advance)
-    return _spooled(function, x), _tapped(function, x, BUFFER)
+    return spooled(function, x), tapped(function, x, BUFFER)
 
 
 def _lanes() -> tuple[Side, Side]:
@@ -218,8 +218,8 @@ def _batched() -> Any:
 def _without_lanes(scalars: int, buffer: int) -> tuple[Side, Side]:
     """A tapped function outside of `vmap`, with both settings of `lanes`."""
     x, function = jnp.float32(1), loop(log_scalars(scalars))
-    split = _tapped(function, x, buffer, timed=Delivered)
-    return split, _tapped(function, x, buffer, lanes="batch", timed=Delivered)
+    split = tapped(function, x, buffer, timed=Delivered)
+    return split, tapped(function, x, buffer, lanes="batch", timed=Delivered)
 
 
 class _Unlike(Case):

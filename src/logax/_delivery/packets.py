@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -50,12 +50,12 @@ class Site:
             for entry in self.spec.entries
         )
 
-    def values(self, arrays: Sequence[Any]) -> Iterator[tuple[str, Any]]:
-        """The value of each key, given the arrays of some records."""
-        if self.plain:
-            # There are more arrays than keys: steps come after the values.
-            yield from zip(self.keys, arrays, strict=False)
-            return
+    def values(self, arrays: Sequence[Any]) -> Iterable[tuple[str, Any]]:
+        """Return the value of each key, given the arrays of some records."""
+        # There are more arrays than keys: steps come after the values.
+        return zip(self.keys, arrays, strict=False) if self.plain else self._trees(arrays)
+
+    def _trees(self, arrays: Sequence[Any]) -> Iterator[tuple[str, Any]]:
         at = 0
         for entry in self.spec.entries:
             own = arrays[at : at + len(entry.leaves)]

@@ -33,6 +33,7 @@ QUEUE_SECONDS = 0.2
 WHEN_FULL = ("block", "drop")
 
 MIN_WINDOW_RECORDS = 256  # admitted before the worker has measured its rate
+JOBS_PER_WINDOW = 4
 MAX_COALESCED_ITEMS = 4096
 MAX_COALESCED_BYTES = 2**20
 
@@ -67,7 +68,7 @@ class _Job:
         self.size, self.run, self.arguments = size, run, arguments
         self.records, self.items, self.kind = records, items, kind
 
-    def takes(self, run: Callable[..., None], kind: Any, size: int) -> bool:
+    def takes(self, run: Callable[..., None], kind: Any, size: int, most_records: float) -> bool:
         """Whether an item for the same function may be coalesced into this job."""
         items = self.items
         return (
@@ -75,6 +76,7 @@ class _Job:
             and self.run is run
             and self.kind == kind
             and len(items) < MAX_COALESCED_ITEMS
+            and self.records < most_records
             and self.size + size <= MAX_COALESCED_BYTES
         )
 
@@ -116,6 +118,7 @@ class Worker:
         self._records = 0
         self._rate = 0.0  # records a second; 0 until the first were delivered
         self._recent_records, self._recent_seconds = 0.0, 0.0
+        self._most_coalesced: float = MIN_WINDOW_RECORDS  # records in one job
         self._idle = False  # the thread waits for something to do
         self._pauses = False  # it has that, and waits for more
         self._stops = False  # it ends when there is nothing to do
@@ -198,7 +201,7 @@ class Worker:
             ):
                 return False
             jobs = self._jobs
-            if jobs and jobs[-1].takes(run, kind, size):
+            if jobs and jobs[-1].takes(run, kind, size, self._most_coalesced):
                 job = jobs[-1]
                 job.items.append(item)  # type: ignore[union-attr]
                 job.size += size
@@ -360,6 +363,10 @@ class Worker:
         self._recent_seconds += seconds
         if self._recent_records:
             self._rate = self._recent_records / max(self._recent_seconds, 1e-9)
+            # The room of a job is free again when all of it is done, so there must be several.
+            self._most_coalesced = max(
+                MIN_WINDOW_RECORDS, self._rate * self.queue_seconds / JOBS_PER_WINDOW
+            )
 
     def _run(self) -> None:
         """Do the jobs; who comes after a fault of ours, or one of Python's, starts another thread.
