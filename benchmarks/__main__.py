@@ -102,8 +102,9 @@ def measured(
     effort = QUICK if options.quick else Effort(total_seconds=options.seconds)
     rows = []
     for case in chosen:
-        print(f"{case.group}: {case.name} ...", file=sys.stderr, flush=True)
+        print(f"{case.group}: {case.name} ...", file=sys.stderr, end=" ", flush=True)
         rows.append(as_row(case, case.run(effort)))
+        print(f"{rows[-1]['ratio']:.3f}", file=sys.stderr, flush=True)
     grown = []
     for curve in curves:
         print(f"growth: {curve.title} ...", file=sys.stderr, flush=True)

@@ -44,7 +44,8 @@ from logax._delivery.worker import worker
 from logax.loggers import SaveLogger
 
 RECORDS = 200_000
-REPETITIONS = 7
+REPETITIONS = 3 if ON_GPU else 7
+TINY_STEPS = 50_000 if ON_GPU else RECORDS  # where two programs are compared
 PART = 20  # of the records, for whom a twentieth takes long enough
 
 
@@ -215,7 +216,7 @@ def _advance(microseconds: int) -> tuple[Callable[[Any], Any], int]:
 def _default_against_64(microseconds: int) -> tuple[Side, Side]:
     x = jnp.float32(1)
     if not microseconds:
-        function = loop(log_scalars(10), steps=RECORDS)
+        function = loop(log_scalars(10), steps=TINY_STEPS)
     else:
         advance, steps = _advance(microseconds)
         function = loop(log_scalars(10), advance, steps)
@@ -223,7 +224,7 @@ def _default_against_64(microseconds: int) -> tuple[Side, Side]:
 
 
 def _spool_against_default() -> tuple[Side, Side]:
-    x, function = jnp.float32(1), loop(log_scalars(10), steps=RECORDS)
+    x, function = jnp.float32(1), loop(log_scalars(10), steps=TINY_STEPS)
     return spooled(function, x), tapped(function, x, None)
 
 
@@ -236,8 +237,8 @@ class _Scaled(Stream):
 
 def _callback_against_default() -> tuple[Side, Side]:
     x = jnp.float32(1)
-    theirs = jax.jit(loop(call_back(10), steps=RECORDS // PART))
-    ours = tap(loop(log_scalars(10), steps=RECORDS), ignore)
+    theirs = jax.jit(loop(call_back(10), steps=TINY_STEPS // PART))
+    ours = tap(loop(log_scalars(10), steps=TINY_STEPS), ignore)
     return _Scaled(theirs, x), Delivered(ours, x)
 
 
