@@ -10,8 +10,8 @@ NumPy arrays by column, many at a time, on one thread and in this order:
     close(runs, status)        once for each run
     end()                      when the logger is closed, or Python exits
 
-Only `known_runs()` is called on another thread, that of the user who resumes a run; that thread has
-waited for all of the above.
+Only `known_runs()`, `claim()` and `release()` are called on another thread, that of the user who
+resumes a run; that thread has waited for all of the above.
 
 What a sink raises stops neither the program nor other sinks: it is kept, and raised by
 `logax.flush()` and by the next call of the logger.
@@ -237,3 +237,13 @@ class Sink:
     def known_runs(self) -> KnownRuns | None:
         """Return the runs that can be resumed; None if this destination keeps none."""
         return None
+
+    def claim(self, ids: Sequence[str]) -> None:
+        """Keep other processes from resuming these runs, which are to be resumed here.
+
+        Raises:
+          ValueError: Another process has resumed one of them. The message begins in lower case.
+        """
+
+    def release(self, ids: Sequence[str]) -> None:
+        """Let others resume these runs, which are not resumed here after all."""
