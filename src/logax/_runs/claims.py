@@ -55,9 +55,8 @@ class Claims:
             for each in new:
                 if each in taken:
                     raise ValueError(
-                        f"the run {each} cannot be resumed, since another process or logger has "
-                        "resumed it and still writes it. Let that one finish first; records of "
-                        "two writers have no order."
+                        f"another process or logger has resumed the run {each}, and still writes "
+                        "it. Let that one finish first; records of two writers have no order."
                     )
             path = os.path.join(self._folder, f"{os.getpid()}-{secrets.token_hex(6)}{_SUFFIX}")
             lock = Lock(path, json.dumps(new).encode())

@@ -92,7 +92,13 @@ def statistics_of(
 
 def statistics_from(text: str) -> tuple[dict[int, StepRange], dict[int, ScalarStatistics]]:
     """Return the ranges of steps and the statistics of scalars, by number."""
-    found = json.loads(text)
+    try:
+        return _parsed(json.loads(text))
+    except (TypeError, LookupError, RecursionError) as error:
+        raise ValueError("the statistics of a batch are none") from error
+
+
+def _parsed(found: Any) -> tuple[dict[int, StepRange], dict[int, ScalarStatistics]]:
     steps = {number: StepRange(_value(a), _value(b)) for number, a, b in found["steps"]}
     scalars = {
         number: ScalarStatistics(count, nans, _value(low), _value(high))
