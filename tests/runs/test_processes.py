@@ -351,6 +351,44 @@ print(logax.load(folder)["a"]["n"].tolist())
     assert kept == "[0, 0, 0]"
 
 
+def test_a_logger_on_a_full_disk_says_what_waits_and_at_its_end_what_is_lost(
+    tmp_path: Path,
+) -> None:
+    code, said, errors = run(
+        """
+        import jax
+        import logax
+        from logax.loggers import SaveLogger
+
+        logger = SaveLogger(folder)
+        state = logger.init(jax.random.key(0), name="a")
+        logger.log(state, {"x": np.zeros(4)}, step=0)
+        logax.flush()
+        fill("limit", folder, 2**12)
+        logger.log(state, {"x": np.zeros(2**16)}, step=1)
+        for do in (logax.flush, logax.flush, logger.close, logax.flush):
+            try:
+                do()
+                print("ok")
+            except logax.DeliveryError as error:
+                print(error)
+        make_room("limit", folder)
+        (found,) = logax.load(folder).values()
+        print(found["x"].shape, found.status)
+        """,
+        tmp_path,
+    )
+    assert (code, errors) == (0, ""), errors
+    first, second, closed, after, kept = said.splitlines()
+    safe = "The 1 records that were written before are safe; 1 "
+    waits = "wait in memory and are written with the next ones, when the disk takes them."
+    assert f"{safe}{waits}" in first
+    assert second.endswith(f"{safe}{waits}")
+    assert closed.endswith(f"{safe}are lost.")
+    assert after == "ok"
+    assert kept == "(1, 4) crashed"
+
+
 def test_what_finds_no_room_in_memory_either_is_said_to_be_lost(tmp_path: Path) -> None:
     code, said, errors = run(
         BEGIN

@@ -91,6 +91,11 @@ class Journal:
         self._size = 0
         self.safe = 0  # records
 
+    @property
+    def has_entries(self) -> bool:
+        """Whether something is not safe yet."""
+        return bool(self._entries)
+
     def add(self, entry: Entry) -> None:
         """Do something, with all that could not be done before.
 

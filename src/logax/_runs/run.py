@@ -10,6 +10,7 @@ from logax._errors import warn_user
 from logax._logdict import logdict as Logs
 from logax._runs import tables
 from logax._runs.columns import Column, alike, joined
+from logax._runs.errors import RunsError
 from logax._runs.format import CRASHED, RUNNING
 from logax._runs.layouts import Key
 from logax._runs.logs import Steps, as_logdict, cell_of, changed
@@ -215,6 +216,8 @@ class Run(Mapping[str, Any]):
 
     def _missing(self, key: Any) -> NoReturn:
         keys = list(self._layouts())
+        if key in keys:
+            raise RunsError(f"All records of {key!r} of run {self.id} are damaged.")
         for own in keys:
             if isinstance(key, str) and key.startswith(f"{own}/"):
                 raise KeyError(

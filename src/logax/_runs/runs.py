@@ -269,6 +269,8 @@ class Runs(Mapping[str, Run]):
 
     def _missing(self, name: Any, runs: Mapping[str, Any]) -> NoReturn:
         keys = self.logged()
+        if name in keys:
+            raise RunsError(f"All records of {name!r} in {self._shown} are damaged.")
         if keys:
             raise KeyError(
                 f"{name!r} is neither the id of one of {len(runs)} runs nor a key of theirs; the "

@@ -44,6 +44,12 @@ class Writer:
         self._layouts = Layouts()
         self._ended: list[str] = []  # resumed runs, whose ends are not safe yet
 
+    @property
+    def has_unsafe(self) -> bool:
+        """Whether records wait in memory that the disk has refused."""
+        file = self._file
+        return file is not None and not self._is_of_parent() and file.journal.has_entries
+
     def claim(self, ids: Sequence[str]) -> None:
         """Claim runs that are to be resumed; on any thread. See `Claims.take`."""
         self._claims.take(ids)

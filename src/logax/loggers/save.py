@@ -52,6 +52,11 @@ class SaveSink(Sink):
         self.path = writable_folder("SaveLogger", "path", path)
         self._writer = Writer("SaveLogger", self.path, clock)
 
+    @property
+    def has_unsafe(self) -> bool:  # type: ignore[override]
+        """Whether records wait in memory."""
+        return self._writer.has_unsafe
+
     def open(self, runs: Sequence[RunInfo]) -> None:
         """Write what is known of the runs."""
         self._writer.open(runs)

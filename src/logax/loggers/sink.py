@@ -214,10 +214,13 @@ class Sink:
       opens_later: What becomes of runs where `open` has raised. If True they are open: the sink
         minds by itself which of them it could not open, tries again or raises in `write`, and
         `close` is called for all. If False their records are lost, and `close` is not called.
+      has_unsafe: Whether a failed `flush` has left records in memory that the next one may make
+        safe. Then every `logax.flush()` calls `flush`, until that succeeds.
     """
 
     takes_lanes = True
     opens_later = False
+    has_unsafe = False
 
     def open(self, runs: Sequence[RunInfo]) -> None:
         """Runs begin."""
