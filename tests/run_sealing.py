@@ -10,6 +10,7 @@ from logax._runs.format import COUNTED
 
 def seal(connection: sqlite3.Connection) -> None:
     """Write the right checksum to each row, whatever is in it."""
+    connection.execute("BEGIN")
     for table in ("portions", "blobs"):
         rows = connection.execute(f"SELECT number, data FROM {table}").fetchall()
         for number, data in rows:
@@ -28,6 +29,7 @@ def seal(connection: sqlite3.Connection) -> None:
             crc = row_checksum(table, *values)
             connection.execute(f"UPDATE {table} SET crc = ? WHERE number = ?", (crc, row[0]))
         connection.text_factory = str
+    connection.execute("COMMIT")
 
 
 def _count(table: str) -> str:

@@ -29,23 +29,14 @@ def test_damage_is_said_with_file_run_key_and_records(
     path = saved({"x": np.zeros(10_000), "y": np.zeros(10_000)})
     (file,) = path.iterdir()
     with closing(sqlite3.connect(file, isolation_level=None)) as connection:
-        connection.execute("UPDATE blobs SET data = zeroblob(length(data) - 1) || x'01'")
         connection.execute("DELETE FROM blobs WHERE number = 2")
         (identity,) = connection.execute("SELECT json_extract(content, '$.id') FROM runs")
     ended = call("verify", path)
     assert ended.status == 1
-    assert (
-        ended.lines[0]
-        == (
-            f"{file} is damaged: a blob of it has another size than it should. Records 0 to 9999 of "
-            f"'x' of run {identity[0]} are left out."
-        )
-        or "differ from their checksum" in ended.lines[0]
-    )
-    assert (
+    assert ended.lines[0] == (
         f"{file} is damaged: row 2 of its blobs is missing. Records 0 to 9999 of 'y' of run "
         f"{identity[0]} are left out."
-    ) in ended.lines
+    )
     assert ended.lines[-1] == "1 of 1 file damaged."
     found = json.loads(call("verify", path, "--json").out)
     assert found["ok"] is False

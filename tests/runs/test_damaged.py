@@ -391,6 +391,71 @@ def test_a_table_whose_rows_never_end_is_told(tmp_path: Path, original: Path) ->
     assert "the rows of its ends are not in order." in check_refused(tmp_path, bad)
 
 
+CRAFTED = {
+    # A step that is alike for all streams, and values without bytes.
+    "alike": [
+        "UPDATE portions SET records = 1000000, alike = 1, ragged = 0, blob = 0, "
+        "data = zeroblob(4000000), streams = 3 WHERE number = 1",
+        "DELETE FROM portions WHERE number > 1",
+        "WITH n(x) AS (SELECT 3 UNION ALL SELECT x + 1 FROM n LIMIT 50000) INSERT INTO streams "
+        "SELECT x + 10, 1, 1, x, '[' || x || ']', NULL, 0 FROM n",
+        "UPDATE portions SET streams = 50003",
+        "UPDATE layouts SET content = replace(content, 'x', 'x')",
+    ],
+    "records": [
+        "UPDATE portions SET records = 1 << 40, ragged = 0, alike = 0, blob = 0, data = x'' "
+        "WHERE number = 1",
+    ],
+    "blobs": ["UPDATE portions SET blob = 1 WHERE blob > 0"],
+    "nested": [
+        "UPDATE layouts SET content = '{\"keys\":' || replace(hex(zeroblob(200000)), "
+        "'00', '[') || '}'"
+    ],
+    "text": ["UPDATE texts SET content = replace(hex(zeroblob(500000)), '00', '[')"],
+    "statistics": ["UPDATE portions SET statistics = replace(hex(zeroblob(500000)), '00', '[')"],
+    "grid": ["UPDATE streams SET lane = '[' || 1000000000 * place || ']'"],
+    "view": [
+        "DROP TABLE tally",
+        f"CREATE VIEW tally AS {ENDLESS} x AS number, zeroblob(1000000000) AS commits FROM n",
+    ],
+    "virtual": ["ALTER TABLE portions ADD COLUMN y AS (zeroblob(1000000000))"],
+}
+CRAFTED["alike"][4:5] = [
+    layout(keys=[["x", ["leaf"], [""], [["float32", [], [0]]]]]) + " WHERE number = 1"
+]
+READ_CRAFTED = """
+import logax, resource
+from logax._command import main
+from logax._runs.batches import batches_of
+
+logax.load(arguments[1]).values()
+used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + 2**30, resource.RLIM_INFINITY))
+warnings.simplefilter("error", logax.DamageWarning)
+try:
+    for found in logax.load(arguments[0]).values():
+        found.config, found.machine, list(batches_of(found))
+        for key in found:
+            found[key]
+    print("read")
+except (logax.RunsError, logax.DamageWarning) as error:
+    print("told")
+warnings.simplefilter("default")
+print(main(["verify", arguments[0]]))
+"""
+
+
+@pytest.mark.parametrize("name", list(CRAFTED))
+def test_a_crafted_file_is_refused_in_little_memory(
+    tmp_path: Path, original: Path, name: str
+) -> None:
+    bad = altered(original, tmp_path, *CRAFTED[name], sealed=name not in ("view", "virtual"))
+    code, said, errors = run(READ_CRAFTED, tmp_path, str(bad), str(original))
+    first, *_, last = said.splitlines()
+    assert (code, first, last) == (0, "told", "1"), (said, errors)
+    assert "Traceback" not in errors
+
+
 def test_what_one_key_has_lost_is_nothing_to_the_others(tmp_path: Path, original: Path) -> None:
     bad = altered(original, tmp_path, "DELETE FROM blobs WHERE number = 1")
     found = logax.load(bad)["bad-0"]

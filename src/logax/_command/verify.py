@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from logax._command.errors import CommandError
 from logax._command.options import STORE, add_command
 from logax._command.page import safe_lines, write, write_json
+from logax._runs.batches import batches_of
 from logax._runs.database import is_candidate
 from logax._runs.errors import Damage, RunsError
 from logax._runs.runs import Runs
@@ -95,14 +96,15 @@ def problems_of(file: str) -> list[Problem]:
 
 def _problems_of_run(file: str, each: Any) -> Iterator[Problem]:
     """Read all of a run. Damage is reported meanwhile; this yields what could not be read."""
-    for read in (lambda: each.config, lambda: each.machine, lambda: list(each)):
+    for read in (lambda: each.config, lambda: each.machine, lambda: list(batches_of(each))):
         try:
             read()
         except RunsError as error:
             yield Problem(file, str(error), (each.id,))
     try:
         keys = list(each)
-    except RunsError:  # which is among the problems already
+    except RunsError as error:
+        yield Problem(file, str(error), (each.id,))
         return
     for key in keys:
         try:
