@@ -12,7 +12,7 @@ from typing import Any
 
 from logax._runs.errors import ChecksumError
 
-BLOCK = 2**14  # bytes
+BLOCK = 2**15  # bytes
 _ENTRY = struct.Struct("<I")
 
 

@@ -21,7 +21,7 @@ after it. Rows of a table are numbered from 1 on without gaps. Wall times are in
 `sequence`, then `guest`, then the number of the row order the parts of a run.
 
 **Checksums.** `crc` is the CRC-32 of the table's name and of all values before it (see
-`checksums`). `data` stands last: `length` and `checks`, the CRC-32 of each of its blocks of 16 KiB,
+`checksums`). `data` stands last: `length` and `checks`, the CRC-32 of each of its blocks of 32 KiB,
 are among those values.
 
 **The bytes of a portion** are arrays one after the other, all little-endian and without gaps, each
