@@ -9,6 +9,9 @@ values and taken a hundred times, and the program that computes them is not coun
 on the thread of delivery, commit included. *The program's time* is as in `streams`: from the call
 until the result is there, against `tap` with a callback that does nothing.
 
+*Checksums* of a batch are set against all of the writing of the same batch, commit and checksums
+included; they may take a twentieth of its time.
+
 Some rows are set against an allowance: a time that is not measured but given, as a goal, or as a
 figure that was measured elsewhere and is quoted. What is read back from disk is compared with what
 `spool` gives before anything is timed. All files go to the folder for temporary files, and are
@@ -37,7 +40,11 @@ from benchmarks.streams import BUFFER, STEPS, Stream, ignore, log_scalars, loop
 from benchmarks.timing import Allowance, Side
 from logax import flush, load, spool, tap
 from logax._delivery.worker import worker
+from logax._runs.checksums import block_checksums
+from logax._runs.packed import Layouts, Packed
+from logax._runs.writer import Writer
 from logax.loggers import SaveLogger
+from logax.loggers.sink import Portion, RunInfo
 
 SEEDS = 1_024
 KEYS = 20
@@ -48,6 +55,7 @@ SECONDS_A_RECORD = 30e-6
 SECONDS_TO_READ = 0.05
 LOX_SECONDS_A_RECORD = 161 / 4_000  # of lox's `SaveLogger`, on a CPU
 MOST_BYTES = 1.3
+BATCH_RUNS, BATCH_RECORDS = 64, 100
 
 _many = loop(log_scalars(KEYS))
 _one = loop(log_scalars(SCALARS))
@@ -313,7 +321,62 @@ _DELIVERY = f"delivery time, {SECONDS_A_RECORD * 1e6:.0f} µs a record allowed"
 _PROGRAM = "the program's time, against a callback that does nothing"
 _QUOTED = f"all of it, {LOX_SECONDS_A_RECORD * 1e3:.0f} ms a record, quoted of lox"
 
+
+def _checksums() -> tuple[Side, Side]:
+    return _Writing(), _Checksumming()
+
+
+class _Batch:
+    """A batch of the records of 64 runs with 20 scalars, and its bytes as the store has them."""
+
+    def __init__(self) -> None:
+        self.runs = [RunInfo(f"run-{i}", f"run-{i}") for i in range(BATCH_RUNS)]
+        chance = np.random.default_rng(0)
+        shape = (BATCH_RUNS, BATCH_RECORDS)
+        values = {f"key{j}": chance.standard_normal(shape, np.float32) for j in range(KEYS)}
+        steps = np.broadcast_to(np.arange(BATCH_RECORDS), shape)
+        self.portion = Portion.of(self.runs, values, step=steps)
+        self.packed = Packed(self.portion, *Layouts().of(self.portion), 0.0)
+
+    def checksums(self) -> list[bytes]:
+        """Compute the checksums that the store computes for its bytes."""
+        parts = [memoryview(self.packed.shared), *self.packed.alone]
+        return [block_checksums(data) for data in parts]
+
+    def results(self) -> Any:
+        return [np.frombuffer(b"".join(self.checksums()), "<u4").astype(np.int64)]
+
+
+class _Writing(_Batch):
+    """Write the batch to a file, and make it safe."""
+
+    def seconds(self, number: int) -> float:
+        with tempfile.TemporaryDirectory(prefix="logax-benchmarks-") as folder:
+            writer = Writer("SaveLogger", folder)
+            try:
+                writer.open(self.runs)
+                writer.flush()
+                start = time.perf_counter()
+                for _ in range(number):
+                    writer.write(self.portion)
+                    writer.flush()
+                return time.perf_counter() - start
+            finally:
+                writer.end()
+
+
+class _Checksumming(_Batch):
+    """Compute the checksums of the bytes of the batch."""
+
+    def seconds(self, number: int) -> float:
+        start = time.perf_counter()
+        for _ in range(number):
+            self.checksums()
+        return time.perf_counter() - start
+
+
 CASES = [
+    Case("SaveLogger, checksums", "against writing the batch", 1 / 20, _checksums),
     Case(_SEEDS, f"{SCALARS_A_SECOND:.0e} scalars a second allowed", 1.0, _allowed_seeds),
     Case(_SEEDS, f"against SQLite, a row a value ({PART} times 1/{PART})", None, _against_sqlite),
     Case(_SEEDS, "load, and read a key of a run, 50 ms allowed", 1.0, _reading),

@@ -20,6 +20,7 @@ from logax._reduce import Record as Record
 from logax._reduce import RecordReducer as RecordReducer
 from logax._reduce import Reducer as Reducer
 from logax._reducers import FirstNonFinite as FirstNonFinite
+from logax._runs.errors import DamageWarning as DamageWarning
 from logax._runs.errors import RunsError as RunsError
 from logax._runs.run import Run as Run
 from logax._runs.runs import Runs as Runs
@@ -40,6 +41,7 @@ from logax._version import __version__ as __version__
 
 __all__ = [
     "Between",
+    "DamageWarning",
     "DeliveryError",
     "EveryNStep",
     "EverySeconds",

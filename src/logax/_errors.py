@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from typing import Any
 
 
-def warn_user(message: str) -> None:
+def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
     """Warn, and point to the line of the user's that led here."""
     frame, level = sys._getframe(1), 1
     while frame.f_back is not None and _is_library(frame.f_globals.get("__name__", "")):
         frame, level = frame.f_back, level + 1
-    warnings.warn(message, stacklevel=level + 1)
+    warnings.warn(message, category, stacklevel=level + 1)
 
 
 def warn_without_raising(message: str) -> None:

@@ -16,7 +16,7 @@ import logax
 
 Call = Callable[..., Any]
 Start = Callable[..., subprocess.Popen[str]]
-COMMANDS = ["ls", "show", "tail", "export", "compare", "plot", "doctor"]
+COMMANDS = ["ls", "show", "tail", "export", "compare", "plot", "verify", "doctor"]
 ROOT = Path(__file__).resolve().parents[2]
 
 

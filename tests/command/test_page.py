@@ -51,7 +51,7 @@ def test_what_the_page_shows_is_what_the_command_prints(
             shown, printed = shown + 1, None
         else:
             printed = None
-    assert shown == 8
+    assert shown == 9
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "fast.jsonl", "fast.npz", "fast.parquet", "runs", "sweep.csv", "sweep.svg", "two.png",
     ]  # fmt: skip
@@ -59,7 +59,7 @@ def test_what_the_page_shows_is_what_the_command_prints(
 
 def test_every_command_has_a_chapter_and_an_example() -> None:
     text = PAGE.read_text()
-    commands = ["ls", "show", "tail", "export", "compare", "plot", "doctor"]
+    commands = ["ls", "show", "tail", "export", "compare", "plot", "verify", "doctor"]
     assert re.findall(r"^## `logax (\w+)`$", text, re.MULTILINE) == commands
     examples = "".join(code for language, code in BLOCK.findall(text) if language == "sh")
     used = {shlex.split(line)[1] for line in examples.splitlines()}

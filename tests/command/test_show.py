@@ -353,4 +353,5 @@ def test_a_damaged_portion_is_told(call: Call, saved: Callable[..., Path]) -> No
         connection.execute("DELETE FROM blobs")
     ended = call("show", "last", "--path", path)
     assert ended.status == 1
-    assert f"{file} cannot be read as a file of runs: " in ended.err
+    assert f"{file} is damaged: row 1 of its blobs is missing. Records 0 to 9999 of " in ended.err
+    assert "All records of 'x' of run " in ended.err

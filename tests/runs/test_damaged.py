@@ -20,10 +20,10 @@ import numpy as np
 import pytest
 
 import logax
-from logax._runs import database
 from logax._runs.format import PAGE
 from logax.loggers.save import SaveSink
 from logax.loggers.sink import Portion, RunInfo, Stream
+from run_sealing import seal
 from storage_processes import run
 
 
@@ -97,14 +97,16 @@ def check_refused(folder: Path, bad: Path) -> str:
     return str(told.value)
 
 
-def altered(original: Path, folder: Path, *statements: str) -> Path:
-    """A copy with something done to it."""
+def altered(original: Path, folder: Path, *statements: str, sealed: bool = False) -> Path:
+    """Copy a file, change it, and with `sealed` make its checksums those of the new content."""
     bad = folder / "bad.sqlite"
     shutil.copy(original, bad)
     with closing(sqlite3.connect(bad, isolation_level=None)) as connection:
         connection.execute("PRAGMA writable_schema = ON")
         for statement in statements:
             connection.execute(statement)
+        if sealed:
+            seal(connection)
     return bad
 
 
@@ -132,9 +134,11 @@ def test_databases_of_others_are_told(tmp_path: Path, original: Path) -> None:
     with closing(sqlite3.connect(bad)) as connection:
         connection.execute("CREATE TABLE runs (number INTEGER PRIMARY KEY)")
     assert "it is a database of another program" in check_refused(tmp_path, bad)
-    bad = altered(original, tmp_path, "PRAGMA user_version = 2")
+    bad = altered(original, tmp_path, "PRAGMA user_version = 3")
     told = check_refused(tmp_path, bad)
-    assert "its format is version 2, and this logax reads up to 1; it takes a newer one." in told
+    assert "its format is version 3, and this logax reads up to 2; it takes a newer one." in told
+    bad = altered(original, tmp_path, "PRAGMA user_version = 1")
+    assert "its tables are not those of runs" in check_refused(tmp_path, bad)
 
 
 def test_folders_links_and_pipes_called_like_files_are_told(tmp_path: Path, original: Path) -> None:
@@ -175,7 +179,7 @@ ENDLESS = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELEC
     [
         ("CREATE TABLE other (x)",),
         ("DROP TABLE ends",),
-        ("DROP INDEX portions_of_family",),
+        ("CREATE INDEX portions_of_family ON portions (family)",),
         ("DROP TABLE ends", f"CREATE VIEW ends AS {ENDLESS} x AS run, x AS ended FROM n"),
         ("CREATE TRIGGER t AFTER INSERT ON runs BEGIN DELETE FROM runs; END",),
         ("ALTER TABLE runs ADD COLUMN y AS (zeroblob(1000000000))",),
@@ -287,6 +291,7 @@ IN_CHILD = """
 import json, logax, resource, sqlite3
 from contextlib import closing
 from pathlib import Path
+from run_sealing import seal
 original, statements = arguments
 
 def read(path):
@@ -299,6 +304,7 @@ def read(path):
     for key in runs.logged():
         runs[key]
 
+warnings.simplefilter("error", logax.DamageWarning)
 read(original)  # so that JAX has all its threads
 used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + 2**30, resource.RLIM_INFINITY))
@@ -307,10 +313,11 @@ for number, statement in enumerate(statements):
     bad.write_bytes(Path(original).read_bytes())
     with closing(sqlite3.connect(bad, isolation_level=None)) as connection:
         connection.execute(statement)
+        seal(connection)
     try:
         read(bad)
         print("read")
-    except logax.RunsError as error:
+    except (logax.RunsError, logax.DamageWarning) as error:
         print(error)
     except Exception as error:
         print(type(error), error)
@@ -330,6 +337,7 @@ def test_rows_that_say_something_absurd_are_told_in_little_memory(
         for statement, line in zip(ABSURD, lines, strict=True)
         if not (" cannot be read as a file of runs: " in line or "differ that much" in line)
         and "PRNG keys" not in line
+        and " is damaged: " not in line
     ]
     assert strange == []
 
@@ -351,9 +359,8 @@ def test_rows_that_say_something_absurd_are_told_in_little_memory(
     ids=["records", "step", "type", "keys"],
 )
 def test_what_is_wrong_is_said(tmp_path: Path, original: Path, statement: str, said: str) -> None:
-    found = logax.load(altered(original, tmp_path, statement))["bad-0"]
     with pytest.raises(logax.RunsError) as told:
-        found["tree"]
+        logax.load(altered(original, tmp_path, statement, sealed=True))["bad-0"]["tree"]
     assert said in str(told.value)
 
 
@@ -374,24 +381,93 @@ def repeated(data: bytes, root: int) -> bytes:
     return b"".join([head, *pages[1:]])
 
 
-def test_a_table_whose_rows_never_end_is_told(
-    tmp_path: Path, original: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(database, "_STEPS", 100)  # else it takes a while
+def test_a_table_whose_rows_never_end_is_told(tmp_path: Path, original: Path) -> None:
     bad = tmp_path / "bad.sqlite"
     with closing(sqlite3.connect(original)) as connection:
         (root,) = connection.execute(
             "SELECT rootpage FROM sqlite_schema WHERE name = 'ends'"
         ).fetchone()
     bad.write_bytes(repeated(original.read_bytes(), root))
-    assert "cannot be read as a file of runs: interrupted." in check_refused(tmp_path, bad)
+    assert "the rows of its ends are not in order." in check_refused(tmp_path, bad)
+
+
+CRAFTED = {
+    # A step that is alike for all streams, and values without bytes.
+    "alike": [
+        "UPDATE portions SET records = 1000000, alike = 1, ragged = 0, blob = 0, "
+        "data = zeroblob(4000000), streams = 3 WHERE number = 1",
+        "DELETE FROM portions WHERE number > 1",
+        "WITH n(x) AS (SELECT 3 UNION ALL SELECT x + 1 FROM n LIMIT 50000) INSERT INTO streams "
+        "SELECT x + 10, 1, 1, x, '[' || x || ']', NULL, 0 FROM n",
+        "UPDATE portions SET streams = 50003",
+        "UPDATE layouts SET content = replace(content, 'x', 'x')",
+    ],
+    "records": [
+        "UPDATE portions SET records = 1 << 40, ragged = 0, alike = 0, blob = 0, data = x'' "
+        "WHERE number = 1",
+    ],
+    "blobs": ["UPDATE portions SET blob = 1 WHERE blob > 0"],
+    "nested": [
+        "UPDATE layouts SET content = '{\"keys\":' || replace(hex(zeroblob(200000)), "
+        "'00', '[') || '}'"
+    ],
+    "text": ["UPDATE texts SET content = replace(hex(zeroblob(500000)), '00', '[')"],
+    "statistics": ["UPDATE portions SET statistics = replace(hex(zeroblob(500000)), '00', '[')"],
+    "grid": ["UPDATE streams SET lane = '[' || 1000000000 * place || ']'"],
+    "view": [
+        "DROP TABLE tally",
+        f"CREATE VIEW tally AS {ENDLESS} x AS number, zeroblob(1000000000) AS commits FROM n",
+    ],
+    "virtual": ["ALTER TABLE portions ADD COLUMN y AS (zeroblob(1000000000))"],
+}
+CRAFTED["alike"][4:5] = [
+    layout(keys=[["x", ["leaf"], [""], [["float32", [], [0]]]]]) + " WHERE number = 1"
+]
+READ_CRAFTED = """
+import logax, resource
+from logax._command import main
+from logax._runs.batches import batches_of
+
+logax.load(arguments[1]).values()
+used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + 2**30, resource.RLIM_INFINITY))
+warnings.simplefilter("error", logax.DamageWarning)
+try:
+    for found in logax.load(arguments[0]).values():
+        found.config, found.machine, list(batches_of(found))
+        for key in found:
+            found[key]
+    print("read")
+except (logax.RunsError, logax.DamageWarning) as error:
+    print("told")
+warnings.simplefilter("default")
+print(main(["verify", arguments[0]]))
+"""
+
+
+@pytest.mark.parametrize("name", list(CRAFTED))
+def test_a_crafted_file_is_refused_in_little_memory(
+    tmp_path: Path, original: Path, name: str
+) -> None:
+    bad = altered(original, tmp_path, *CRAFTED[name], sealed=name not in ("view", "virtual"))
+    code, said, errors = run(READ_CRAFTED, tmp_path, str(bad), str(original))
+    first, *_, last = said.splitlines()
+    assert (code, first, last) == (0, "told", "1"), (said, errors)
+    assert "Traceback" not in errors
 
 
 def test_what_one_key_has_lost_is_nothing_to_the_others(tmp_path: Path, original: Path) -> None:
-    found = logax.load(altered(original, tmp_path, "DELETE FROM blobs"))["bad-0"]
+    bad = altered(original, tmp_path, "DELETE FROM blobs WHERE number = 1")
+    found = logax.load(bad)["bad-0"]
     assert found["x"].tolist()[:10] == [*range(10)]
-    with pytest.raises(logax.RunsError, match="cannot be read as a file of runs"):
-        found["large"]
+    with pytest.warns(logax.DamageWarning) as told:
+        rest = found["large"]
+    assert [str(each.message) for each in told] == [
+        f"{bad} is damaged: row 1 of its blobs is missing. Records 0 to 9 of 'large' of run bad-0 "
+        "are left out."
+    ]
+    assert rest.shape == (7, 3000)
+    assert found["x"].shape == (17,)
 
 
 # Bytes that are not what they were.

@@ -230,10 +230,10 @@ def test_a_lock_that_was_let_go_of_stays_that_of_the_other_process(tmp_path: Pat
     """A fork may come in the middle of anything, also where a file is about to be ended."""
     code, said, errors = run(
         """
-        from logax._runs.alive import Lock, is_alive
+        from logax._runs.alive import is_alive, writer_lock
 
         warnings.simplefilter("ignore")
-        lock = Lock(str(path))
+        lock = writer_lock(str(path))
         pid = os.fork()
         if not pid:
             lock.let_go()
@@ -349,6 +349,44 @@ print(logax.load(folder)["a"]["n"].tolist())
     assert of_save.endswith("records that were written before are safe; 1048576 are lost.")
     assert left == left_of_save == "['.sqlite']"
     assert kept == "[0, 0, 0]"
+
+
+def test_a_logger_on_a_full_disk_says_what_waits_and_at_its_end_what_is_lost(
+    tmp_path: Path,
+) -> None:
+    code, said, errors = run(
+        """
+        import jax
+        import logax
+        from logax.loggers import SaveLogger
+
+        logger = SaveLogger(folder)
+        state = logger.init(jax.random.key(0), name="a")
+        logger.log(state, {"x": np.zeros(4)}, step=0)
+        logax.flush()
+        fill("limit", folder, 2**12)
+        logger.log(state, {"x": np.zeros(2**16)}, step=1)
+        for do in (logax.flush, logax.flush, logger.close, logax.flush):
+            try:
+                do()
+                print("ok")
+            except logax.DeliveryError as error:
+                print(error)
+        make_room("limit", folder)
+        (found,) = logax.load(folder).values()
+        print(found["x"].shape, found.status)
+        """,
+        tmp_path,
+    )
+    assert (code, errors) == (0, ""), errors
+    first, second, closed, after, kept = said.splitlines()
+    safe = "The 1 records that were written before are safe; 1 "
+    waits = "wait in memory and are written with the next ones, when the disk takes them."
+    assert f"{safe}{waits}" in first
+    assert second.endswith(f"{safe}{waits}")
+    assert closed.endswith(f"{safe}are lost.")
+    assert after == "ok"
+    assert kept == "(1, 4) crashed"
 
 
 def test_what_finds_no_room_in_memory_either_is_said_to_be_lost(tmp_path: Path) -> None:

@@ -21,12 +21,12 @@ from typing import Any, TextIO
 import jax
 
 import logax
-from logax._command import compare, doctor, export, ls, plot, show, tail
+from logax._command import compare, doctor, export, ls, plot, show, tail, verify
 from logax._command.errors import CommandError
 from logax._command.page import safe_lines
 from logax._runs.errors import RunsError
 
-_COMMANDS = (ls, show, tail, export, compare, plot, doctor)
+_COMMANDS = (ls, show, tail, export, compare, plot, verify, doctor)
 _ABOUT = "Look at the runs that `SaveLogger` and `logax.save` have written."
 _RUNS = """\
 a run is named by its id, the beginning of its id, or its name; `last` is the newest.
@@ -93,6 +93,8 @@ def _ended(options: Any) -> int:
         _tell(options.command, str(error))
     except OSError as error:
         _tell(options.command, _said_by_system(error))
+    except MemoryError:
+        _tell(options.command, "there is not enough memory for this. Name fewer runs or keys.")
     return 1
 
 

@@ -35,10 +35,20 @@ class Troubles:
         self._dropped: collections.Counter[str] = collections.Counter()
         self._warnings: list[str] = []
 
-    def failed(self, who: Any, error: DeliveryError, raises: bool = True, records: int = 1) -> None:
-        """Keep the first error of each culprit, to raise or to warn of, and count the others."""
+    def failed(
+        self,
+        who: Any,
+        error: DeliveryError,
+        raises: bool = True,
+        records: int = 1,
+        is_final: bool = False,
+    ) -> None:
+        """Keep the first error of each culprit, to raise or to warn of, and count the others.
+
+        A final error, which says what is lost for good, takes the place of an earlier one.
+        """
         with self._lock:
-            if who in self._errors:
+            if who in self._errors and not is_final:
                 self._more[who] += records
             else:
                 self._errors[who] = (error, raises)

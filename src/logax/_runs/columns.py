@@ -28,6 +28,8 @@ Array = np.ndarray[Any, Any]
 _SORTS = (jnp.bool_, jnp.signedinteger, jnp.unsignedinteger, jnp.floating, jnp.complexfloating)
 _DENSE = 1000  # rows with padding for each row without, at most
 _MANY = 2**20  # rows that are never too many
+_MAX_PADDED_BYTES = 2**28  # of an array, whatever its records have
+_MAX_EXPANSION = 100  # bytes of an array for each byte of its records, where it is larger
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -158,6 +160,9 @@ class _Frame:
 
     def __init__(self, pieces: Sequence[Piece], first: int, of: str) -> None:
         self._what = f"{pieces[0].key.name!r} of {of}"
+        held = sum(len(data) for piece in pieces for data in piece.arrays)
+        held += sum(len(data) for piece in pieces for _, data, _ in piece.steps.values())
+        self._most_bytes = max(_MAX_PADDED_BYTES, _MAX_EXPANSION * held)
         sets = dict.fromkeys(piece.cells for piece in pieces)
         cells = {cell for own in sets for cell in own}
         rank = len(pieces[0].cells[0])
@@ -214,6 +219,11 @@ class _Frame:
         shape = (*rows, *leaf.shape, *(leaf.kind.more if leaf.kind.is_key else ()))
         if math.prod(n or 1 for n in shape) > 2**56:  # of nothing at all, but NumPy refuses it
             raise RunsError(f"{self._what} would be an array of shape {shape}, which cannot be.")
+        if math.prod(shape) * leaf.kind.true.itemsize > self._most_bytes:
+            raise RunsError(
+                f"{self._what} cannot be read as one array: it would have the shape {shape}, far "
+                "more than was logged, since lanes differ that much in their number of records."
+            )
         if not self.counts.ndim and all(each is not None and _is(each[0], leaf) for each in given):
             data = bytearray().join([each[1] for each in given if each is not None])
             return leaf.numbers(data, (self.length,))

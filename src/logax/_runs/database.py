@@ -20,7 +20,8 @@ from urllib.parse import quote
 
 from logax._errors import as_sentence
 from logax._runs.errors import RunsError
-from logax._runs.format import APPLICATION, PAGE, SCHEMA, SUFFIX, VERSION
+from logax._runs.format import APPLICATION, PAGE, SCHEMA, SCHEMAS, SUFFIX, VERSION
+from logax._runs.log_file import check_log
 
 PATIENCE = 10.0  # seconds: until whoever has a file locked for a moment must be done
 _CHECKPOINT = 2**25  # bytes of the log beside the file, after which they go into it
@@ -83,8 +84,8 @@ def _address(path: str, mode: str) -> str:
 
 
 @contextlib.contextmanager
-def opened(path: str) -> Iterator[sqlite3.Connection]:
-    """A file to look at, in one transaction.
+def opened(path: str) -> Iterator[tuple[sqlite3.Connection, int]]:
+    """Open a file to look at, in one transaction; with it comes the version of its format.
 
     Raises:
       RunsError: It is no file of runs, or what is looked at is damaged.
@@ -94,8 +95,7 @@ def opened(path: str) -> Iterator[sqlite3.Connection]:
         _check_size(path, size)
         with contextlib.closing(_readable(path)) as connection:
             _limit(connection, size)
-            _check(connection)
-            yield connection
+            yield connection, _check(connection)
     except RunsError:
         raise
     except (sqlite3.Error, sqlite3.Warning, OSError, RecursionError, ValueError) as error:
@@ -160,7 +160,7 @@ def _limit(connection: sqlite3.Connection, size: int) -> None:
     """Have nothing be larger, and nothing take longer, than a file of this size warrants."""
     # It may grow while it is read.
     connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, min(size + _GROWTH, 2**30))
-    left = 1_000 + size // 100
+    left = 1_000 + size // 1_000
 
     def is_too_long() -> bool:
         nonlocal left
@@ -172,7 +172,27 @@ def _limit(connection: sqlite3.Connection, size: int) -> None:
     connection.execute("PRAGMA cell_size_check = ON")
 
 
-def _check(connection: sqlite3.Connection) -> None:
+def size_damage(path: str, connection: sqlite3.Connection) -> str | None:
+    """Compare the pages that a database should have with those in the file and in its log.
+
+    Only for a file that nobody writes. Returns what is damaged, or None.
+    """
+    log = check_log(f"{path}-wal")
+    if log.damage is not None:
+        return f"of the log beside it, {log.damage}, and the newest records may be missing"
+    (page,) = connection.execute("PRAGMA page_size").fetchone()
+    (pages,) = connection.execute("PRAGMA page_count").fetchone()
+    size = os.stat(path).st_size
+    if log.pages:  # the file itself may be behind
+        present = size // page
+        is_whole = size % page == 0 and all(n in log.pages for n in range(present + 1, pages + 1))
+    else:
+        is_whole = size == page * pages
+    return None if is_whole else f"it has {size} bytes, and {pages} pages of {page} are expected"
+
+
+def _check(connection: sqlite3.Connection) -> int:
+    """Return the version of the format, or raise ValueError if the tables are not ours."""
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if application != APPLICATION:
@@ -182,11 +202,13 @@ def _check(connection: sqlite3.Connection) -> None:
             f"its format is version {version}, and this logax reads up to {VERSION}; it takes a "
             "newer one"
         )
+    expected = SCHEMAS.get(version, ())
     found = connection.execute(
-        "SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL LIMIT ?", (len(SCHEMA) + 1,)
+        "SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL LIMIT ?", (len(expected) + 1,)
     ).fetchall()
-    if version != VERSION or sorted(str(sql) for (sql,) in found) != sorted(SCHEMA):
+    if not expected or sorted(str(sql) for (sql,) in found) != sorted(expected):
         raise ValueError("its tables are not those of runs")
+    return int(version)
 
 
 def is_candidate(name: str) -> bool:

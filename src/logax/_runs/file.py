@@ -11,12 +11,15 @@ import secrets
 import sqlite3
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from logax._runs.alive import Lock
+import jax
+
+from logax._runs.alive import Progress, writer_lock
+from logax._runs.checksums import block_checksums, row_checksum
 from logax._runs.database import end, make
-from logax._runs.format import CHUNK, SUFFIX
+from logax._runs.format import CHUNK, COUNTED, SUFFIX
 from logax._runs.journal import Journal, Numbers
 from logax._runs.texts import as_json
 
@@ -31,15 +34,25 @@ class RunsFile:
     Args:
       name: Who writes, as users know it.
       folder: Where to.
+      clock: Returns the wall time, in seconds since the epoch.
+      sequences: Sequence number of each run that was opened by the writer.
     """
 
-    def __init__(self, name: str, folder: str) -> None:
-        self.process = os.getpid()
+    def __init__(
+        self,
+        name: str,
+        folder: str,
+        clock: Callable[[], float],
+        sequences: MutableMapping[RunInfo, int],
+    ) -> None:
+        self.process, self._clock, self._commits = os.getpid(), clock, 0
+        # Elsewhere there is one process, and JAX need not start a backend to say so.
+        self._index = jax.process_index() if jax.distributed.is_initialized() else 0
         os.makedirs(folder, exist_ok=True)
-        stamp = time.strftime("%Y%m%d-%H%M%S")
+        stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(clock()))
         own = f"{stamp}-{self.process}-{secrets.token_hex(6)}{SUFFIX}"
         self.path = os.path.join(os.path.abspath(folder), own)
-        self._lock = Lock(self.path)
+        self._lock = writer_lock(self.path)
         try:
             self._connection = make(self.path)
         except sqlite3.Error as error:
@@ -52,17 +65,20 @@ class RunsFile:
             self._lock.release()
             raise
         self._identity = os.stat(self.path).st_ino
+        self._sequences = sequences
         self._runs: Numbers[RunInfo] = Numbers()
         self._families: Numbers[tuple[Stream, ...]] = Numbers()
         self._layouts: Numbers[str] = Numbers()
         self._texts: Numbers[bytes] = Numbers()
         self._family_numbers = itertools.count(1)
         numbers = (self._runs, self._families, self._layouts, self._texts)
-        self.journal = Journal(name, self._connection, self.path, numbers)
+        self.journal = Journal(
+            name, self._connection, self.path, numbers, self._count_rows, self._note_commit
+        )
         _written.add(self)
 
     def add_run(self, run: RunInfo, opened: float, guest: bool = False) -> int:
-        """A row for a run that begins, goes on, or was begun in another process."""
+        """Add a row for a run that begins, goes on, or was begun in another process."""
         content = {
             "id": run.id,
             "name": run.name,
@@ -73,8 +89,9 @@ class RunsFile:
             "resumed": run.resumed,
         }
         number = self._insert(
-            "runs (opened, guest, content, config, machine)",
-            opened,
+            "runs",
+            self._sequences.get(run, 0),
+            float(opened),
             int(guest),
             json.dumps(content),
             self._text(as_json(run.config)),
@@ -84,12 +101,9 @@ class RunsFile:
         return number
 
     def add_ends(self, runs: Sequence[RunInfo], ended: float, status: str) -> None:
-        """Rows for runs that have ended."""
-        numbers = [self._run(run) for run in runs]
-        self._connection.executemany(
-            "INSERT INTO ends (run, ended, status) VALUES (?, ?, ?)",
-            [(number, ended, status) for number in numbers],
-        )
+        """Add rows for runs that have ended."""
+        for number in [self._run(run) for run in runs]:
+            self._insert("ends", number, float(ended), status)
         over = set(runs)
         for run in over:
             self._runs.forget(run)
@@ -98,19 +112,20 @@ class RunsFile:
                 self._families.forget(family)
 
     def add_portion(self, packed: Packed) -> None:
-        """Rows for records."""
+        """Add rows for records."""
         family = self._family(packed.streams)
         layout = self._layouts.get(packed.layout)
         if layout is None:
-            layout = self._insert("layouts (content)", packed.layout)
+            layout = self._insert("layouts", packed.layout)
             self._layouts[packed.layout] = layout
         first = 0
         for array in packed.alone:
             for start in range(0, len(array), CHUNK):
-                number = self._insert("blobs (data)", array[start : start + CHUNK])
+                number = self._insert_data("blobs", array[start : start + CHUNK])
                 first = first or number
-        self._insert(
-            "portions (family, layout, streams, records, ragged, alike, blob, written, data)",
+        self._insert_data(
+            "portions",
+            packed.shared,
             family,
             layout,
             len(packed.streams),
@@ -118,8 +133,9 @@ class RunsFile:
             int(packed.ragged),
             packed.alike,
             first,
-            time.time(),
-            packed.shared,
+            float(packed.arrived),
+            self._index,
+            packed.statistics,
         )
 
     def is_there(self) -> bool:
@@ -146,25 +162,22 @@ class RunsFile:
 
         SQLite must not even close it here, and so Python must never come to that.
         """
-        self._lock.let_go()
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._connection))
 
     def _run(self, run: RunInfo) -> int:
         number = self._runs.get(run)
-        return self.add_run(run, time.time(), guest=True) if number is None else number
+        if number is not None:
+            return number
+        return self.add_run(run, self._clock(), guest=True)
 
     def _family(self, streams: tuple[Stream, ...]) -> int:
         number = self._families.get(streams)
         if number is not None:
             return number
         number = next(self._family_numbers)
-        rows = [
-            (self._run(stream.run), number, place, json.dumps(stream.lane), stream.shard)
-            for place, stream in enumerate(streams)
-        ]
-        self._connection.executemany(
-            "INSERT INTO streams (run, family, place, lane, shard) VALUES (?, ?, ?, ?, ?)", rows
-        )
+        for place, stream in enumerate(streams):
+            run = self._run(stream.run)
+            self._insert("streams", run, number, place, json.dumps(stream.lane), stream.shard)
         self._families[streams] = number
         return number
 
@@ -172,13 +185,36 @@ class RunsFile:
         digest = hashlib.blake2b(content.encode(), digest_size=16).digest()
         number = self._texts.get(digest)
         if number is None:
-            number = self._texts[digest] = self._insert("texts (content)", content)
+            number = self._texts[digest] = self._insert("texts", content)
         return number
 
-    def _insert(self, table: str, *values: Any) -> int:
-        marks = ", ".join("?" * len(values))
-        cursor = self._connection.execute(f"INSERT INTO {table} VALUES ({marks})", values)
-        return int(cursor.lastrowid or 0)
+    def _count_rows(self, records: int) -> None:
+        """Write the tally, with which readers see that rows are missing."""
+        counts = [self._last(table) for table in COUNTED]
+        row = (1, self._commits + 1, records, *counts)
+        marks = ", ".join("?" * (len(row) + 1))
+        self._connection.execute(
+            f"INSERT OR REPLACE INTO tally VALUES ({marks})", (*row, row_checksum("tally", *row))
+        )
+
+    def _note_commit(self) -> None:
+        self._commits += 1
+        self._lock.note(Progress(self._commits, self.journal.safe))
+
+    def _last(self, table: str) -> int:
+        (number,) = self._connection.execute(f"SELECT max(number) FROM {table}").fetchone()
+        return number or 0
+
+    def _insert(self, table: str, *values: Any, data: tuple[Any, ...] = ()) -> int:
+        """Add a row behind the others, with its checksum, and return its number."""
+        row = (self._last(table) + 1, *values)
+        row = (*row, row_checksum(table, *row), *data)
+        marks = ", ".join("?" * len(row))
+        self._connection.execute(f"INSERT INTO {table} VALUES ({marks})", row)
+        return int(row[0])
+
+    def _insert_data(self, table: str, data: bytes | memoryview, *values: Any) -> int:
+        return self._insert(table, *values, len(data), block_checksums(data), data=(data,))
 
 
 def _forked() -> None:

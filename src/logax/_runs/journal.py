@@ -70,6 +70,9 @@ class Journal:
       connection: To the file.
       path: The file.
       numbers: The rows that others refer to.
+      seal: Called before each commit with the number of records that it makes safe, those of
+        earlier commits included.
+      sealed: Called after each commit.
     """
 
     def __init__(
@@ -78,12 +81,20 @@ class Journal:
         connection: sqlite3.Connection,
         path: str,
         numbers: tuple[Numbers[Any], ...],
+        seal: Callable[[int], None] = lambda records: None,
+        sealed: Callable[[], None] = lambda: None,
     ) -> None:
+        self._seal, self._sealed = seal, sealed
         self._name, self._connection, self._path, self._numbers = name, connection, path, numbers
         self._entries: list[Entry] = []
         self._done = 0  # of them, in this transaction
         self._size = 0
         self.safe = 0  # records
+
+    @property
+    def has_entries(self) -> bool:
+        """Whether something is not safe yet."""
+        return bool(self._entries)
 
     def add(self, entry: Entry) -> None:
         """Do something, with all that could not be done before.
@@ -117,12 +128,15 @@ class Journal:
         if not self._entries:
             return
         self._do()
+        safe = self.safe + sum(entry.records for entry in self._entries)
+        self._seal(safe)
         self._connection.execute("COMMIT")
-        self.safe += sum(entry.records for entry in self._entries)
+        self.safe = safe
         self._entries.clear()
         self._size = self._done = 0
         for numbers in self._numbers:
             numbers.commit()
+        self._sealed()
 
     def _try(self, action: Callable[[], None], refused: int = 0, is_last: bool = False) -> None:
         try:

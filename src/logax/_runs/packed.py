@@ -9,6 +9,7 @@ import numpy as np
 
 from logax._columns.rows import is_key_array
 from logax._runs.layouts import layout_of
+from logax._runs.statistics import statistics_of
 
 if TYPE_CHECKING:
     from logax._runs.layouts import Layout
@@ -58,11 +59,13 @@ class Packed:
       shared: The bytes of small arrays.
       alone: The bytes of each large array.
       number: How many records there are, of all streams together.
+      arrived: Wall time of arrival, in seconds since the epoch.
+      statistics: Statistics of its scalars and steps, as JSON.
       size: How many bytes.
     """
 
-    def __init__(self, portion: Portion, layout: Layout, text: str) -> None:
-        self.streams, self.layout = tuple(portion.streams), text
+    def __init__(self, portion: Portion, layout: Layout, text: str, arrived: float) -> None:
+        self.streams, self.layout, self.arrived = tuple(portion.streams), text, arrived
         leaves = [_numbers(x) for x in jax.tree.leaves(list(portion.values.values()))]
         steps = [np.asarray(step) for step in portion.steps.values()]
         streams, self.records = np.shape(portion.order)
@@ -90,6 +93,7 @@ class Packed:
                 "A `Portion` has arrays of the shape (streams, records, ...), and those of one "
                 f"with {streams} streams and {self.records} records do not have it."
             )
+        self.statistics = statistics_of(layout, steps, leaves, counts)
 
 
 def _numbers(x: Any) -> Array:

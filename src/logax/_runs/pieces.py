@@ -1,20 +1,22 @@
 """The records of a key, as they stand in the portions of a file.
 
-Only the bytes that are wanted are read: of one run out of a thousand, and of one key out of many, a
-thousandth of what the portion has. Before anything is read the sizes that a portion says are
-compared with those of its blobs.
+Only the blocks of bytes that are wanted are read: of one run out of a thousand, and of one key out
+of many, about a thousandth of what the portion has. Before anything is read the sizes that a
+portion says are compared with those of its blobs. Bytes that differ from their checksum are
+reported, and the records of that portion are left out.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from logax._runs.checksums import BLOCK, row_checksum, verify_blocks
+from logax._runs.errors import ChecksumError, Damage
 from logax._runs.format import CHUNK
 from logax._runs.layouts import Key, Layout, Leaf
 from logax._runs.packing import Place
@@ -60,45 +62,85 @@ def pieces_of(
         number: tuple(cell(member) for member in members) for number, members in families.items()
     }
     chosen: dict[int, list[tuple[int, Key]]] = {}
-    for row in look.portions(families):
-        layout = look.layout(row.layout)
+    rows = look.portions(families)
+    for at, row in enumerate(rows):
+        try:
+            layout = look.layout(row.layout)
+        except ChecksumError as error:
+            look.report(
+                Damage(look.path, f"{error}, and the records of batch {row.number} have it")
+            )
+            continue
         if row.layout not in chosen:
             chosen[row.layout] = [each for name, each in layout.places.items() if wanted(name)]
         if not chosen[row.layout]:
             continue
         places = [member.place for member in families[row.family]]
-        portion = _Portion(look.connection, layout, row, places)
+        portion = _Portion(look, layout, row, places)
         for first, key in chosen[row.layout]:
-            yield Piece(
-                key,
-                layout,
-                cells[row.family],
-                portion.most,
-                portion.counts,
-                portion.leaves(first, len(key.leaves)),
-                portion.steps,
-                (look.path, row.number),
-            )
+            try:
+                piece = Piece(
+                    key,
+                    layout,
+                    cells[row.family],
+                    portion.most,
+                    portion.counts,
+                    portion.leaves(first, len(key.leaves)),
+                    portion.steps,
+                    (look.path, row.number),
+                )
+            except ChecksumError as error:
+                look.report(_damage(look, families, rows[: at + 1], key.name, str(error)))
+            else:
+                yield piece
+
+
+def _damage(
+    look: Look,
+    families: Mapping[int, Sequence[Member]],
+    rows: Sequence[Row],
+    key: str,
+    why: str,
+) -> Damage:
+    """Describe damage in the last of these portions, which hides its records of a key."""
+    owners = {member.run for member in families[rows[-1].family]}
+    before = 0
+    for row in rows[:-1]:
+        own = owners.intersection(member.run for member in families[row.family])
+        if own and _has_key(look, row, key):
+            before += row.records
+    last = before + max(rows[-1].records, 1) - 1
+    return Damage(look.path, why, look.catalog.run_ids(owners), key, before, last)
+
+
+def _has_key(look: Look, row: Row, key: str) -> bool:
+    try:
+        return key in look.layout(row.layout).places
+    except ChecksumError:
+        return False
 
 
 class _Portion:
     """The bytes of one portion that belong to some of its streams."""
 
-    def __init__(
-        self, connection: sqlite3.Connection, layout: Layout, row: Row, places: Sequence[int]
-    ) -> None:
-        self._connection, self._layout, self._row, self._places = connection, layout, row, places
-        if row.ragged > 1:
-            raise ValueError("a row of its portions is damaged")
+    def __init__(self, look: Look, layout: Layout, row: Row, places: Sequence[int]) -> None:
+        self._look, self._layout, self._row, self._places = look, layout, row, places
         plan = layout.plan(row.streams, row.records, row.ragged, row.alike)
         if plan.shared != row.length or places[-1] >= row.streams:
             raise ValueError("a portion of it has another size than it says")
         self._plan = plan
         self._is_range = places[-1] - places[0] == len(places) - 1
-        self.counts = self._counts() if row.ragged else None
-        self.most = row.records if self.counts is None else int(self.counts.max())
 
-    def _counts(self) -> np.ndarray[Any, Any]:
+    @functools.cached_property
+    def most(self) -> int:
+        """Number of records of the stream that has most."""
+        return self._row.records if self.counts is None else int(self.counts.max())
+
+    @functools.cached_property
+    def counts(self) -> np.ndarray[Any, Any] | None:
+        """Number of records of each stream; None if all have all."""
+        if not self._row.ragged:
+            return None
         found = np.frombuffer(self._rows(self._plan.places[0], 4, 4), "<u4").astype(np.int64)
         if (found > self._row.records).any():
             raise ValueError("a portion of it has more records than it says")
@@ -152,20 +194,55 @@ class _Portion:
             high = min(start + size - chunk * CHUNK, CHUNK)
             expected = min(place.size - chunk * CHUNK, CHUNK)
             number = self._row.blob + place.blob + chunk
-            parts.append(self._blob("blobs", number, expected, low, high - low))
+            checks = self._blob_checks(number, expected)
+            parts.append(self._bytes("blobs", number, expected, checks, low, high - low))
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def _shared(self, start: int, size: int) -> Bytes:
-        data = self._row.data
-        if data is None:
-            return self._blob("portions", self._row.number, self._row.length, start, size)
-        if not isinstance(data, bytes):
-            raise ValueError("a portion of it holds no bytes")
-        return data[start : start + size]
+        row = self._row
+        if row.data is None:
+            return self._bytes("portions", row.number, row.length, row.checks, start, size)
+        if not self._is_checked:
+            if not isinstance(row.data, bytes) or len(row.data) != row.length:
+                raise self._wrong("a portion of it has no bytes, or not as many as it says")
+            if self._look.has_checksums:
+                verify_blocks(row.data, 0, row.checks)
+            self._is_checked = True
+        return row.data[start : start + size]
 
-    def _blob(self, table: str, number: int, length: int, start: int, size: int) -> bytes:
-        with self._connection.blobopen(table, "data", number, readonly=True) as blob:
+    _is_checked = False  # whether the data that came with the row is as it was
+
+    def _blob_checks(self, number: int, length: int) -> bytes:
+        """Return the checksums of a blob."""
+        if not self._look.has_checksums:
+            return b""
+        select = "SELECT number, length, checks, crc FROM blobs WHERE number = ?"
+        row = self._look.connection.execute(select, (number,)).fetchone()
+        if row is None or row[-1] != row_checksum("blobs", *row[:-1]):
+            what = "is missing" if row is None else "differs from its checksum"
+            raise ChecksumError(f"row {number} of its blobs {what}")
+        if row[1] != length or not isinstance(row[2], bytes):
+            raise ValueError("a blob of it has another size than it should")
+        return bytes(row[2])
+
+    def _bytes(
+        self, table: str, number: int, length: int, checks: bytes, start: int, size: int
+    ) -> bytes:
+        """Read some bytes, with the rest of their blocks if these have checksums."""
+        with self._look.connection.blobopen(table, "data", number, readonly=True) as blob:
             if len(blob) != length:
-                raise ValueError("a blob of it has another size than it should")
-            blob.seek(start)
-            return blob.read(size)
+                raise self._wrong("a blob of it has another size than it should")
+            if not self._look.has_checksums:
+                blob.seek(start)
+                return blob.read(size)
+            first = start // BLOCK
+            blob.seek(first * BLOCK)
+            end = min(-(-(start + size) // BLOCK) * BLOCK, length)
+            data = blob.read(end - first * BLOCK)
+        verify_blocks(data, first, checks)
+        skip = start - first * BLOCK
+        return data[skip : skip + size]
+
+    def _wrong(self, why: str) -> ValueError:
+        """Return the error for bytes that are not there: with checksums only damage explains it."""
+        return ChecksumError(why) if self._look.has_checksums else ValueError(why)

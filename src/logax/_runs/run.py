@@ -10,6 +10,7 @@ from logax._errors import warn_user
 from logax._logdict import logdict as Logs
 from logax._runs import tables
 from logax._runs.columns import Column, alike, joined
+from logax._runs.errors import RunsError
 from logax._runs.format import CRASHED, RUNNING
 from logax._runs.layouts import Key
 from logax._runs.logs import Steps, as_logdict, cell_of, changed
@@ -62,13 +63,17 @@ class Run(Mapping[str, Any]):
 
     @property
     def began(self) -> float:
-        """When, in seconds since the epoch."""
-        return min(float(part.content["began"]) for part in self._parts)
+        """Wall time of its beginning, in seconds since the epoch; to resume it changes nothing."""
+        return began_of(self._parts)
 
     @property
     def ended(self) -> float | None:
-        """When it ended, or None: it has not, or its process was killed."""
-        return self._opened[-1].ended
+        """Wall time of its end; None if it has not ended, or its process was killed.
+
+        It is that of its beginning where the clock was set back so far that it would be earlier.
+        """
+        ended = self._opened[-1].ended
+        return None if ended is None else max(ended, self.began)
 
     @property
     def updated(self) -> float | None:
@@ -201,7 +206,7 @@ class Run(Mapping[str, Any]):
         return alike(found[key]) if found else self._missing(key)
 
     def _pieces(self, wanted: Callable[[str], bool]) -> dict[str, list[Piece]]:
-        """By key its records, in the order of time."""
+        """By key its records, in the order in which they came."""
         found: dict[str, list[Piece]] = {}
         for part in self._parts:
             with self._runs.source(part).look() as look:
@@ -211,6 +216,8 @@ class Run(Mapping[str, Any]):
 
     def _missing(self, key: Any) -> NoReturn:
         keys = list(self._layouts())
+        if key in keys:
+            raise RunsError(f"All records of {key!r} of run {self.id} are damaged.")
         for own in keys:
             if isinstance(key, str) and key.startswith(f"{own}/"):
                 raise KeyError(
@@ -235,6 +242,11 @@ class Run(Mapping[str, Any]):
 def opened_parts(parts: Sequence[Part]) -> Sequence[Part]:
     """Return the parts of a run, without those of forked processes that only wrote to it."""
     return [part for part in parts if not part.guest] or parts
+
+
+def began_of(parts: Sequence[Part]) -> float:
+    """Return when the first part of a run began."""
+    return float(parts[0].content["began"])
 
 
 def name_of(parts: Sequence[Part]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import ItemsView, Iterable, Iterator, Mapping, Sequence, ValuesView
+from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping, Sequence, ValuesView
 from typing import Any, NoReturn
 
 from logax._columns.views import listed
@@ -13,13 +13,13 @@ from logax._files import as_path
 from logax._runs import tables
 from logax._runs.columns import alike, joined
 from logax._runs.database import is_candidate
-from logax._runs.errors import RemovedError, RunsError
+from logax._runs.errors import Damage, RemovedError, RunsError
 from logax._runs.frames import table_of
 from logax._runs.logs import cell_of, changed
 from logax._runs.pieces import Cell, Piece, pieces_of
-from logax._runs.run import Run, name_of, opened_parts, status_of
+from logax._runs.run import Run, began_of, name_of, opened_parts, status_of
 from logax._runs.search import one_run
-from logax._runs.source import Member, Part, Source
+from logax._runs.source import Member, Part, Source, warn_of_damage
 
 
 def load(path: str | os.PathLike[str]) -> Runs:
@@ -61,14 +61,22 @@ class Runs(Mapping[str, Run]):
     times from the files of the run alone, and raises `RunsError` if they were removed or replaced.
     """
 
-    def __init__(self, path: str, *, follow: bool = True) -> None:
+    def __init__(
+        self,
+        path: str,
+        *,
+        follow: bool = True,
+        report: Callable[[Damage], None] = warn_of_damage,
+    ) -> None:
         """List the runs of the folder.
 
         Args:
           path: A folder, or a file of runs.
           follow: Look at the files of a run at each access, so that its end is seen. Without it,
             only `refresh` does.
+          report: Called once for each damage that is found in a file.
         """
+        self._report = report
         self.path = os.path.abspath(path)
         self._shown, self._follow = path, follow
         self._sources: dict[str, Source] = {}
@@ -81,9 +89,9 @@ class Runs(Mapping[str, Run]):
         found: list[Part] = []
         for path in self._files():
             try:
-                found += self._readable(self._sources.setdefault(path, Source(path)))
+                found += self._readable(self._sources.setdefault(path, Source(path, self._report)))
             except RemovedError:  # another file has its name now
-                self._sources[path] = Source(path)
+                self._sources[path] = Source(path, self._report)
                 found += self._readable(self._sources[path])
         self._parts = _by_run(found)
 
@@ -179,16 +187,20 @@ class Runs(Mapping[str, Run]):
             for identity, parts in self._current(self._parts).items()
         }
 
+    def sequences(self) -> dict[str, int]:
+        """Return the sequence number of the last part of each run by its id."""
+        return {identity: parts[-1].sequence for identity, parts in self._parts.items()}
+
     def source(self, part: Part) -> Source:
         """The file of a part."""
         return self._sources[part.path]
 
     def parts_of(self, identity: str) -> Sequence[Part]:
-        """Return the parts of a run in the order of time, as its files have them now."""
+        """Return the parts of a run in order, as its files have them now."""
         return self._current({identity: self._parts.get(identity, [])})[identity]
 
     def _current(self, runs: Mapping[str, list[Part]]) -> dict[str, list[Part]]:
-        """Return the parts of runs in the order of time, as their files have them now."""
+        """Return the parts of runs in order, as their files have them now."""
         found = dict(runs)
         if self._follow:
             paths = {part.path: None for parts in runs.values() for part in parts}
@@ -196,7 +208,7 @@ class Runs(Mapping[str, Run]):
             for identity, parts in runs.items():
                 own = [path for path in {part.path: None for part in parts} if path in there]
                 now = [part for path in own for part in self._sources[path].parts_of(identity)]
-                found[identity] = sorted(now, key=_by_time)
+                found[identity] = sorted(now, key=_place)
         for identity, parts in found.items():
             if not parts:
                 raise RunsError(
@@ -257,6 +269,8 @@ class Runs(Mapping[str, Run]):
 
     def _missing(self, name: Any, runs: Mapping[str, Any]) -> NoReturn:
         keys = self.logged()
+        if name in keys:
+            raise RunsError(f"All records of {name!r} in {self._shown} are damaged.")
         if keys:
             raise KeyError(
                 f"{name!r} is neither the id of one of {len(runs)} runs nor a key of theirs; the "
@@ -271,18 +285,21 @@ class Runs(Mapping[str, Run]):
 
 
 def _by_run(all_parts: Iterable[Part]) -> dict[str, list[Part]]:
-    """By id the parts of each run, in the order of time, and the runs in the order they began."""
+    """Return by id the parts of each run in order, and the runs in the order they began."""
     found: dict[str, list[Part]] = {}
     for part in all_parts:
         found.setdefault(part.id, []).append(part)
     for parts in found.values():
-        parts.sort(key=_by_time)
+        parts.sort(key=_place)
     began = {
-        name: (min(part.content["began"] for part in parts), parts[0].opened, parts[0][:2])
-        for name, parts in found.items()
+        name: (began_of(parts), parts[0].opened, parts[0][:2]) for name, parts in found.items()
     }
     return {name: found[name] for name in sorted(found, key=lambda name: began[name])}
 
 
-def _by_time(part: Part) -> tuple[float, str, int]:
-    return part.opened, part.path, part.number
+def _place(part: Part) -> tuple[int, bool, float, str, int]:
+    """Sort key: place of a part among those of its run.
+
+    Wall times decide only between processes that write at the same time, and in files of version 1.
+    """
+    return part.sequence, part.guest, part.opened, part.path, part.number

@@ -1,33 +1,56 @@
 """One file of runs, to read: which runs are in it, and its portions.
 
-What was read of it once is kept: layouts never change, and whether there are new runs or ends is
-seen from the numbers of the last ones. A file that nobody writes, and that looks as it did, is not
-even opened to find its runs. Files only grow, so one whose first run has changed is another file
-under the same name. A newer copy of the same file, in its place, is the same file.
+A `Catalog` keeps what was read of the file once: its runs and their ends, its streams, and which
+portions each family has. Files only grow, so a later look reads the rows that are new. A file that
+nobody writes, and that looks as it did, is not even opened to find its runs. One whose first run
+has changed is another file under the same name. A newer copy of the same file, in its place, is
+the same file.
+
+Rows that are damaged are reported and left out. Rows are numbered without gaps, and the tally says
+how many there should be, so that rows which are missing are reported too.
 """
 
 from __future__ import annotations
 
+import array
 import contextlib
+import heapq
 import json
 import os
 import sqlite3
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from logax._runs.alive import is_alive
-from logax._runs.database import opened
-from logax._runs.errors import RemovedError
-from logax._runs.format import CRASHED, FINISHED
+from logax._errors import warn_user
+from logax._runs.alive import is_alive, noted_progress
+from logax._runs.checksums import row_checksum
+from logax._runs.database import opened, size_damage
+from logax._runs.errors import ChecksumError, Damage, DamageWarning, RemovedError
+from logax._runs.format import COUNTED, CRASHED, FINISHED
 from logax._runs.layouts import Layout, layout_from
 from logax._runs.texts import from_json
 
 _SMALL = 4096  # bytes that are read with the row, whatever is wanted of them
-_FEW = 100  # runs or families that are asked for one by one
-_PORTIONS = (
-    "SELECT number, family, layout, streams, records, ragged, alike, blob, length(data), "
-    f"CASE WHEN length(data) <= {_SMALL} THEN data END FROM portions"
-)
+_FEW = 100  # portions that are asked for one by one
+_MAX_EMPTY_RECORDS = 2**24  # records of a portion that have no bytes
+_RUNS = {
+    1: "SELECT number, 0, opened, guest, content, config, machine, 0 FROM runs",
+    2: "SELECT number, sequence, opened, guest, content, config, machine, crc FROM runs",
+}
+_ENDS = {
+    1: "SELECT number, run, ended, status, 0 FROM ends",
+    2: "SELECT number, run, ended, status, crc FROM ends",
+}
+_STREAMS = {
+    1: "SELECT row_number() OVER (), run, family, place, lane, shard, 0 FROM streams",
+    2: "SELECT number, run, family, place, lane, shard, crc FROM streams",
+}
+_HEADS = {
+    1: "SELECT number, family, layout, streams, records, ragged, alike, blob, written, 0, '', "
+    "length(data), x'', 0",
+    2: "SELECT number, family, layout, streams, records, ragged, alike, blob, arrived, process, "
+    "statistics, length, checks, crc",
+}
 
 
 class Part(NamedTuple):
@@ -35,6 +58,7 @@ class Part(NamedTuple):
 
     path: str
     number: int
+    sequence: int
     opened: float
     guest: bool
     content: dict[str, Any]
@@ -60,8 +84,13 @@ class Row(NamedTuple):
     ragged: int
     alike: int
     blob: int
+    arrived: float
+    process: int
+    statistics: str
     length: int
-    data: bytes | None
+    checks: bytes
+    crc: int
+    data: bytes | None = None
 
 
 class Member(NamedTuple):
@@ -73,50 +102,80 @@ class Member(NamedTuple):
     run: int
 
 
-class Source:
-    """One file."""
+def warn_of_damage(damage: Damage) -> None:
+    """Report damage to the user."""
+    warn_user(str(damage), DamageWarning)
 
-    def __init__(self, path: str) -> None:
+
+class Source:
+    """One file.
+
+    Args:
+      path: The file.
+      report: Called once for each damage that is found.
+    """
+
+    def __init__(self, path: str, report: Callable[[Damage], None] = warn_of_damage) -> None:
         self.path = path
         self.alive = False
-        self._parts: list[Part] = []
-        self._by_run: dict[str, list[Part]] = {}
-        self._last: tuple[int, int] | None = None
+        self._report = report
+        self._reported: set[Damage] = set()
+        self._catalog = Catalog(path, self.report)
         self._seen: tuple[int, ...] | None = None
-        self._layouts: dict[int, Layout] = {}
         self._first: tuple[Any, ...] | None = None  # run of the file, which never changes
+
+    def report(self, damage: Damage) -> None:
+        """Report damage, unless that was done before."""
+        if damage not in self._reported:
+            self._reported.add(damage)
+            self._report(damage)
 
     @contextlib.contextmanager
     def look(self) -> Iterator[Look]:
-        """The file, open; RunsError if what is looked at is damaged, or the file was replaced."""
+        """Open the file; RunsError if it cannot be read, or was replaced."""
         with self._opened() as connection:
-            yield Look(self.path, connection, self._layouts)
+            self._catalog.update(connection)
+            yield Look(self.path, connection, self._catalog, self.report)
 
     def parts(self) -> list[Part]:
-        """All runs, in the order in which they were opened; RunsError as in `look`."""
+        """Return all runs, in the order in which they were opened; RunsError as in `look`."""
         self.alive = is_alive(self.path)  # first: what it wrote before it ended is there after that
         seen = None if self.alive else self._identity()
         if seen is None or seen != self._seen:
+            noted = noted_progress(self.path)
             with self._opened() as connection:
-                self._read(connection)
+                self._catalog.update(connection)
+                if seen is not None:
+                    self._check_end(connection, noted.commits, noted.records)
             self._seen = seen
-        return self._parts
+        return self._catalog.parts
 
     def parts_of(self, identity: str) -> Sequence[Part]:
         """Return the parts of one run, as `parts` found them last."""
-        return self._by_run.get(identity, ())
+        return self._catalog.by_run.get(identity, ())
+
+    def _check_end(self, connection: sqlite3.Connection, commits: int, records: int) -> None:
+        """Report that the end of the file is missing, of one that nobody writes."""
+        missing = records - self._catalog.records
+        if commits > self._catalog.commits:
+            which = f"the last {missing} of {records} records" if missing > 0 else "the last rows"
+            self.report(Damage(self.path, f"{which} that its writer made safe are missing"))
+        why = size_damage(self.path, connection)
+        if why is not None:
+            self.report(Damage(self.path, why))
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[sqlite3.Connection]:
         """Open the file, or raise RemovedError if it is not the one that was opened first."""
         if self._first is not None and not os.path.exists(self.path):
             raise self._removed()
-        with opened(self.path) as connection:
+        with opened(self.path) as (connection, version):
             rows = connection.execute("SELECT opened, content FROM runs ORDER BY number LIMIT 1")
             first = rows.fetchone()
             if self._first not in (None, first):
                 raise self._removed()
             self._first = first
+            self._catalog.version = version
             yield connection
 
     def _removed(self) -> RemovedError:
@@ -132,27 +191,189 @@ class Source:
             return tuple(n for x in found for n in (x.st_ino, x.st_size, x.st_mtime_ns))
         return None
 
-    def _read(self, connection: sqlite3.Connection) -> None:
-        (runs,) = connection.execute("SELECT max(number) FROM runs").fetchone()
-        (ends,) = connection.execute("SELECT max(number) FROM ends").fetchone()
-        if (runs, ends) == self._last:
-            return
-        found = connection.execute("SELECT run, ended, status FROM ends ORDER BY number")
-        ended = {number: (when, status) for number, when, status in found}
-        rows = connection.execute(
-            "SELECT number, opened, guest, content, config, machine FROM runs ORDER BY number"
-        )
-        self._parts = [
-            _part(self.path, row, *ended.get(row[0], (None, None))) for row in rows.fetchall()
-        ]
-        self._by_run = {}
-        for part in self._parts:
-            self._by_run.setdefault(part.id, []).append(part)
-        self._last = runs, ends
+
+class Catalog:
+    """Everything in a file but values: kept, and read on from where it ended.
+
+    Attributes:
+      version: Version of the file's format.
+      commits: Number of commits that the file has.
+      records: Number of records that it has.
+      parts: Its runs.
+      by_run: The same by id.
+      layouts: Layouts that were read.
+    """
+
+    def __init__(self, path: str, report: Callable[[Damage], None]) -> None:
+        self.version = 0
+        self._path, self._report = path, report
+        self._reset()
+
+    def _reset(self) -> None:
+        self.commits = self.records = 0
+        self.parts: list[Part] = []
+        self.by_run: dict[str, list[Part]] = {}
+        self.layouts: dict[int, Layout] = {}
+        self._last = dict.fromkeys(COUNTED, 0)
+        self._runs: dict[int, Part] = {}
+        self._streams: dict[int, list[tuple[int, Member]]] = {}
+        self._families: dict[int, array.array[int]] = {}
+        self._lanes: dict[str, tuple[int, ...]] = {}
+        self._bytes = 0
+        self._next_blob = 1
+
+    def update(self, connection: sqlite3.Connection) -> None:
+        """Read what is new in the file."""
+        expected = self._tally(connection) if self.version > 1 else None
+        if expected is not None:
+            if self.commits == expected["commits"] and self.commits:
+                return
+            if self.commits > expected["commits"]:  # an older copy
+                self._reset()
+        has_runs = self._read(connection, "runs", _RUNS, self._add_run, expected)
+        if self._read(connection, "ends", _ENDS, self._add_end, expected) or has_runs:
+            self.parts = list(self._runs.values())
+            self.by_run = {}
+            for part in self.parts:
+                self.by_run.setdefault(part.id, []).append(part)
+        if self.version == 1:
+            self._streams, self._last["streams"] = {}, 0
+        self._read(connection, "streams", _STREAMS, self._add_stream, expected)
+        size = _size(connection)
+
+        def add_portion(row: Sequence[Any]) -> None:
+            self._add_portion(connection, size, row)
+
+        heads = {version: f"{head} FROM portions" for version, head in _HEADS.items()}
+        self._read(connection, "portions", heads, add_portion, expected)
+        if expected is not None:
+            self.commits, self.records = expected["commits"], expected["records"]
+
+    def members(self, runs: Collection[int]) -> dict[int, list[Member]]:
+        """Return by family the streams of some runs, in the order of their places."""
+        families: dict[int, list[Member]] = {}
+        for run in runs:
+            for family, member in self._streams.get(run, ()):
+                families.setdefault(family, []).append(member)
+        for members in families.values():
+            members.sort(key=lambda member: member.place)
+        return families
+
+    def portions(self, families: Collection[int]) -> list[int]:
+        """Return the numbers of the portions of some families, in order."""
+        return list(heapq.merge(*(self._families.get(each, ()) for each in families)))
+
+    def run_ids(self, runs: Collection[int]) -> tuple[str, ...]:
+        """Return the ids of runs."""
+        return tuple(dict.fromkeys(self._runs[run].id for run in runs if run in self._runs))
+
+    def _tally(self, connection: sqlite3.Connection) -> dict[str, int] | None:
+        row = connection.execute("SELECT * FROM tally ORDER BY number LIMIT 1").fetchone()
+        if row is None:
+            return dict.fromkeys(("commits", "records", *COUNTED), 0)
+        *values, crc = row
+        if crc != row_checksum("tally", *values) or not all(map(is_whole, values)):
+            self._report(Damage(self._path, "its tally differs from its checksum"))
+            return None
+        return dict(zip(("commits", "records", *COUNTED), values[1:], strict=True))
+
+    def _read(
+        self,
+        connection: sqlite3.Connection,
+        table: str,
+        selects: dict[int, str],
+        add: Callable[[Sequence[Any]], None],
+        expected: dict[str, int] | None,
+    ) -> bool:
+        """Read the new rows of a table, and return whether there are any."""
+        first = last = self._last[table]
+        column = "number > ?" if self.version > 1 or table != "streams" else "? = 0"
+        select = f"{selects[self.version]} WHERE {column}"
+        if self.version > 1 or table != "streams":
+            select += " ORDER BY number"
+        for row in connection.execute(select, (last,)):
+            number = row[0]
+            if not is_whole(number) or number <= last:
+                raise ValueError(f"the rows of its {table} are not in order")
+            if number > last + 1:
+                self._missing(table, last + 1, number - 1)
+            last = number
+            if self.version > 1 and row[-1] != row_checksum(table, *row[:-1]):
+                why = f"row {number} of its {table} differs from its checksum"
+                self._report(Damage(self._path, why))
+                continue
+            add(row)
+        self._last[table] = last
+        if expected is not None and last < expected[table]:
+            self._missing(table, last + 1, expected[table])
+        if expected is not None and last > expected[table]:
+            self._report(Damage(self._path, f"its tally counts too few rows of its {table}"))
+        return last > first
+
+    def _missing(self, table: str, first: int, last: int) -> None:
+        which = f"row {first}" if first == last else f"rows {first} to {last}"
+        verb = "is" if first == last else "are"
+        self._report(Damage(self._path, f"{which} of its {table} {verb} missing"))
+
+    def _add_run(self, row: Sequence[Any]) -> None:
+        part = _part(self._path, row)
+        self._runs[part.number] = part
+
+    def _add_end(self, row: Sequence[Any]) -> None:
+        _, run, ended, status, _ = row
+        if not (isinstance(ended, float) and status in (FINISHED, CRASHED)):
+            raise ValueError("a row of its runs is damaged")
+        if run in self._runs:
+            self._runs[run] = self._runs[run]._replace(ended=ended, status=status)
+
+    def _add_stream(self, row: Sequence[Any]) -> None:
+        _, run, family, place, lane, shard, _ = row
+        if lane not in self._lanes:
+            self._lanes[lane] = _lane(lane)
+        if not (is_whole(place) and (shard is None or is_whole(shard))):
+            raise ValueError("a row of its streams is damaged")
+        member = Member(place, self._lanes[lane], shard, run)
+        self._streams.setdefault(run, []).append((family, member))
+
+    def _add_portion(self, connection: sqlite3.Connection, size: int, row: Sequence[Any]) -> None:
+        head = portion_row(row)
+        try:
+            plan = self.layout(connection, head.layout).plan(
+                head.streams, head.records, head.ragged, head.alike
+            )
+        except ChecksumError:
+            pass  # reported where its records are asked for
+        else:
+            self._bytes += sum(place.size for place in plan.places)
+            if plan.blobs and head.blob < self._next_blob:
+                raise ValueError("two portions of it share a blob")
+            self._next_blob = max(self._next_blob, head.blob + plan.blobs)
+        # No more than the file holds can be asked for.
+        if self._bytes > size or head.streams * head.records > _MAX_EMPTY_RECORDS + size:
+            raise ValueError("its portions say that they have more than the file holds")
+        self._families.setdefault(head.family, array.array("q")).append(head.number)
+
+    def layout(self, connection: sqlite3.Connection, number: int) -> Layout:
+        """Return the form of records."""
+        if number not in self.layouts:
+            text = self.content(connection, "layouts", number)
+            self.layouts[number] = layout_from(text)
+        return self.layouts[number]
+
+    def content(self, connection: sqlite3.Connection, table: str, number: int) -> str:
+        """Return the content of a text or a layout."""
+        crc = "crc" if self.version > 1 else "0"
+        select = f"SELECT content, {crc} FROM {table} WHERE number = ?"
+        row = connection.execute(select, (number,)).fetchone()
+        if row is None or not isinstance(row[0], str):
+            raise ValueError(f"a row of its {table} is missing")
+        if self.version > 1 and row[1] != row_checksum(table, number, row[0]):
+            raise ChecksumError(f"row {number} of its {table} differs from its checksum")
+        return str(row[0])
 
 
-def _part(path: str, row: Sequence[Any], ended: Any, status: Any) -> Part:
-    number, opened_at, guest, content, config, machine = row
+def _part(path: str, row: Sequence[Any]) -> Part:
+    number, sequence, opened_at, guest, content, config, machine, _ = row
     found = json.loads(content)
     kinds: dict[str, Any] = {
         "id": str,
@@ -168,101 +389,116 @@ def _part(path: str, row: Sequence[Any], ended: Any, status: Any) -> Part:
         fits
         and all(isinstance(found[name], kind) for name, kind in kinds.items())
         and all(type(index) is int for index in found["lane"])
-        and all(type(x) is int for x in (guest, config, machine))
+        and all(type(x) is int for x in (sequence, guest, config, machine))
         and isinstance(opened_at, float)
-        and (ended is None or (isinstance(ended, float) and status in (FINISHED, CRASHED)))
     ):
         raise ValueError("a row of its runs is damaged")
-    return Part(path, number, opened_at, bool(guest), found, config, machine, ended, status)
+    return Part(path, number, sequence, opened_at, bool(guest), found, config, machine, None, None)
+
+
+def portion_row(row: Sequence[Any]) -> Row:
+    """Return a portion without its data, or raise ValueError if it cannot be one."""
+    head = Row(*row)
+    whole = (*head[:8], head.process, head.length)
+    if not all(map(is_whole, whole)) or head.streams == 0 or head.ragged > 1:
+        raise ValueError("a row of its portions is damaged")
+    if not (isinstance(head.checks, bytes) and isinstance(head.statistics, str)):
+        raise ValueError("a row of its portions is damaged")
+    return head
 
 
 class Look:
     """A file while it is open."""
 
     def __init__(
-        self, path: str, connection: sqlite3.Connection, layouts: dict[int, Layout]
+        self,
+        path: str,
+        connection: sqlite3.Connection,
+        catalog: Catalog,
+        report: Callable[[Damage], None],
     ) -> None:
-        self.path, self.connection, self._layouts = path, connection, layouts
+        self.path, self.connection, self.catalog, self.report = path, connection, catalog, report
+
+    @property
+    def has_checksums(self) -> bool:
+        """Whether rows and bytes have checksums."""
+        return self.catalog.version > 1
 
     def text(self, number: int) -> dict[str, Any]:
         """Return the config of a run, or the facts of its machine."""
-        row = self.connection.execute("SELECT content FROM texts WHERE number = ?", (number,))
-        found = from_json(_one(row.fetchone(), "a text"))
+        found = from_json(self.catalog.content(self.connection, "texts", number))
         if not isinstance(found, dict):
             raise ValueError("a text of it says nothing of a run")
         return found
 
     def layout(self, number: int) -> Layout:
-        """What records look like."""
-        if number not in self._layouts:
-            row = self.connection.execute("SELECT content FROM layouts WHERE number = ?", (number,))
-            self._layouts[number] = layout_from(_one(row.fetchone(), "a layout"))
-        return self._layouts[number]
+        """Return the form of records."""
+        return self.catalog.layout(self.connection, number)
 
     def members(self, runs: Collection[int]) -> dict[int, list[Member]]:
-        """By family, the streams of some runs, in the order of their places."""
-        rows = self._rows("SELECT run, family, place, lane, shard FROM streams", "run", 0, runs)
-        families: dict[int, list[Member]] = {}
-        lanes: dict[str, tuple[int, ...]] = {}
-        for run, family, place, lane, shard in rows:
-            if lane not in lanes:
-                lanes[lane] = _lane(lane)
-            if not (_whole(place) and (shard is None or _whole(shard))):
-                raise ValueError("a row of its streams is damaged")
-            families.setdefault(family, []).append(Member(place, lanes[lane], shard, run))
-        for members in families.values():
-            members.sort(key=lambda member: member.place)
-        return families
+        """Return by family the streams of some runs, in the order of their places."""
+        return self.catalog.members(runs)
 
     def layouts(self) -> list[Layout]:
-        """Those of all runs."""
-        rows = self.connection.execute("SELECT number FROM layouts ORDER BY number")
-        return [self.layout(number) for (number,) in rows.fetchall()]
+        """Return the layouts of all runs that can be read."""
+        rows = self.connection.execute("SELECT number FROM layouts ORDER BY number").fetchall()
+        return self._whole_layouts(number for (number,) in rows)
 
     def layouts_of(self, families: Collection[int]) -> list[Layout]:
-        """The layouts that portions of these families have, in the order in which they came."""
-        first: dict[int, int] = {}
-        for row in self._of_families("SELECT number, family, layout FROM portions", families):
-            first.setdefault(row[2], row[0])
-        return [self.layout(number) for number in sorted(first, key=lambda n: first[n])]
+        """Return the layouts of the portions of families, in the order in which they came."""
+        rows = self.heads(families)
+        return self._whole_layouts(dict.fromkeys(row.layout for row in rows))
+
+    def _whole_layouts(self, numbers: Iterable[int]) -> list[Layout]:
+        found = []
+        for number in numbers:
+            try:
+                found.append(self.layout(number))
+            except ChecksumError as error:
+                self.report(Damage(self.path, str(error)))
+        return found
+
+    def heads(self, families: Collection[int]) -> list[Row]:
+        """Return the portions of families without their data, in the order in which they came."""
+        return self._portions(families, "")
 
     def portions(self, families: Collection[int]) -> list[Row]:
-        """The portions of these families, in the order in which they came."""
-        rows = [Row(*row) for row in self._of_families(_PORTIONS, families)]
-        for row in rows:
-            if not all(map(_whole, row[:9])) or row.streams == 0:
-                raise ValueError("a row of its portions is damaged")
-        return rows
+        """Return the portions of families, in the order in which they came, with data if small."""
+        return self._portions(families, f", CASE WHEN length(data) <= {_SMALL} THEN data END")
 
     def last_written(self, families: Collection[int]) -> float | None:
-        """When the last of their records were."""
-        rows = self._of_families("SELECT number, family, written FROM portions", families)
-        return max((row[2] for row in rows if isinstance(row[2], float)), default=None)
+        """Return the wall time of the newest records."""
+        times = [row.arrived for row in self.heads(families)]
+        return max((time for time in times if isinstance(time, float)), default=None)
 
-    def _of_families(self, select: str, families: Collection[int]) -> list[Any]:
-        """Rows that begin with their number and their family, in the order of numbers."""
-        return sorted(self._rows(select, "family", 1, families), key=lambda row: row[0])
-
-    def _rows(self, select: str, column: str, at: int, wanted: Collection[int]) -> list[Any]:
-        """The rows that have one of the wanted numbers in a column, which is their item `at`."""
-        if len(wanted) > _FEW:
-            return [row for row in self.connection.execute(select) if row[at] in wanted]
-        where = f"{select} WHERE {column} = ?"
-        return [row for each in wanted for row in self.connection.execute(where, (each,))]
-
-
-def _one(row: Any, what: str) -> str:
-    if row is None or not isinstance(row[0], str):
-        raise ValueError(f"{what} of it is missing")
-    return row[0]
+    def _portions(self, families: Collection[int], more: str) -> list[Row]:
+        numbers = self.catalog.portions(families)
+        select = f"{_HEADS[self.catalog.version]}{more} FROM portions WHERE number"
+        execute = self.connection.execute
+        if len(numbers) <= _FEW:
+            rows = [row for each in numbers for row in execute(f"{select} = ?", (each,))]
+        else:
+            wanted = set(numbers)
+            found = execute(f"{select} BETWEEN ? AND ? ORDER BY number", (numbers[0], numbers[-1]))
+            rows = [row for row in found if row[0] in wanted]
+        if len(rows) != len(numbers):
+            raise ValueError("some of its portions are missing")
+        return [portion_row(row) for row in rows]
 
 
-def _whole(value: Any) -> bool:
+def _size(connection: sqlite3.Connection) -> int:
+    (page,) = connection.execute("PRAGMA page_size").fetchone()
+    (pages,) = connection.execute("PRAGMA page_count").fetchone()
+    return int(page * pages)
+
+
+def is_whole(value: Any) -> bool:
+    """Return whether a value is a whole number that a file may have."""
     return type(value) is int and 0 <= value < 2**62
 
 
 def _lane(text: Any) -> tuple[int, ...]:
     lane = json.loads(text) if isinstance(text, str) else None
-    if not (isinstance(lane, list) and len(lane) <= 32 and all(map(_whole, lane))):
+    if not (isinstance(lane, list) and len(lane) <= 32 and all(map(is_whole, lane))):
         raise ValueError("a lane of it is none")
     return tuple(lane)

@@ -9,9 +9,11 @@ from __future__ import annotations
 import functools
 import os
 import time
-from collections.abc import Iterable, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from logax._runs.claims import Claims
 from logax._runs.file import RunsFile
 from logax._runs.journal import Entry
 from logax._runs.packed import Layouts, Packed
@@ -28,18 +30,50 @@ class Writer:
     Args:
       name: Who writes, as users know it.
       folder: Where to.
+      clock: Returns the wall time, in seconds since the epoch. Times are information only: nothing
+        depends on their order.
     """
 
-    def __init__(self, name: str, folder: str) -> None:
-        self._name, self._folder = name, folder
+    def __init__(self, name: str, folder: str, clock: Callable[[], float] = time.time) -> None:
+        self._name, self._folder, self._clock = name, folder, clock
+        self._claims = Claims(folder)
+        self._sequences: weakref.WeakKeyDictionary[RunInfo, int] = weakref.WeakKeyDictionary()
+        self._refused: set[RunInfo] = set()
         self._file: RunsFile | None = None
         self._running: dict[RunInfo, None] = {}
         self._layouts = Layouts()
+        self._ended: list[str] = []  # resumed runs, whose ends are not safe yet
+
+    @property
+    def has_unsafe(self) -> bool:
+        """Whether records wait in memory that the disk has refused."""
+        file = self._file
+        return file is not None and not self._is_of_parent() and file.journal.has_entries
+
+    def claim(self, ids: Sequence[str]) -> None:
+        """Claim runs that are to be resumed; on any thread. See `Claims.take`."""
+        self._claims.take(ids)
+
+    def release(self, ids: Sequence[str]) -> None:
+        """Give up claims on runs that are not resumed after all; on any thread."""
+        self._claims.release(ids)
 
     def open(self, runs: Sequence[RunInfo]) -> None:
-        """Runs begin."""
+        """Begin runs.
+
+        Raises:
+          ValueError: Another process has resumed one of them. None of them is open then.
+        """
         if self._is_of_parent():
             self._abandon()
+        resumed = [run for run in runs if run.resumed]
+        try:
+            self._claims.take([run.id for run in resumed])
+        except ValueError:
+            self._refused.update(runs)
+            raise
+        for run in resumed:
+            self._sequences[run] = self._claims.sequence(run.id)
         new = dict.fromkeys(runs)
         is_new = self._file is None
         self._running |= new
@@ -47,19 +81,25 @@ class Writer:
 
     def write(self, portion: Portion) -> None:
         """Take records."""
-        if not portion.values:
+        if self._refused:
+            portion = self._of_open_runs(portion)
+        if not portion.values or not portion.streams:
             return
-        packed = Packed(portion, *self._layouts.of(portion))
+        packed = Packed(portion, *self._layouts.of(portion), self._clock())
         file = self._own()
         do = functools.partial(file.add_portion, packed)
         file.journal.add(Entry(do, packed.number, packed.size))
 
     def close(self, runs: Sequence[RunInfo], status: str) -> None:
-        """Runs have ended."""
+        """End runs."""
+        runs = [run for run in runs if run not in self._refused]
+        if not runs:
+            return
         file = self._own()
         for run in runs:
             self._running.pop(run, None)
-        do = functools.partial(file.add_ends, tuple(runs), time.time(), status)
+        do = functools.partial(file.add_ends, tuple(runs), self._clock(), status)
+        self._ended += [run.id for run in runs if run.resumed]
         file.journal.add(Entry(do))
 
     def flush(self) -> None:
@@ -71,6 +111,7 @@ class Writer:
         try:
             self._commit(is_last=True)
         finally:
+            self._claims.release_all()
             if self._file is not None and not self._is_of_parent():
                 file, self._file = self._file, None
                 file.end()
@@ -80,6 +121,9 @@ class Writer:
         if file is None or self._is_of_parent():
             return
         file.journal.commit(is_last)
+        if self._ended:  # others may resume them as soon as their end can be read
+            self._claims.release(self._ended)
+            self._ended = []
         if not file.is_there():
             self._replace(file)
 
@@ -88,7 +132,7 @@ class Writer:
         if self._is_of_parent():
             self._abandon()
         if self._file is None:
-            self._file = RunsFile(self._name, self._folder)
+            self._file = RunsFile(self._name, self._folder, self._clock, self._sequences)
             self._add_runs(self._file, self._running)
         return self._file
 
@@ -98,10 +142,14 @@ class Writer:
     def _abandon(self) -> None:
         self._file = None
         self._running.clear()  # those are for the other process to end
+        self._claims = Claims(self._folder)
 
-    @staticmethod
-    def _add_runs(file: RunsFile, runs: Iterable[RunInfo]) -> None:
-        now = time.time()
+    def _of_open_runs(self, portion: Portion) -> Portion:
+        streams = enumerate(portion.streams)
+        return portion.only([at for at, stream in streams if stream.run not in self._refused])
+
+    def _add_runs(self, file: RunsFile, runs: Iterable[RunInfo]) -> None:
+        now = self._clock()
         for run in runs:
             file.journal.add(Entry(functools.partial(file.add_run, run, now)))
 

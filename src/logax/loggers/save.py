@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 
 from logax._files import writable_folder
 from logax._runs.format import RUNNING
@@ -45,9 +46,16 @@ class SaveSink(Sink):
 
     opens_later = True  # the writer does, with what comes next
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], *, clock: Callable[[], float] = time.time
+    ) -> None:
         self.path = writable_folder("SaveLogger", "path", path)
-        self._writer = Writer("SaveLogger", self.path)
+        self._writer = Writer("SaveLogger", self.path, clock)
+
+    @property
+    def has_unsafe(self) -> bool:  # type: ignore[override]
+        """Whether records wait in memory."""
+        return self._writer.has_unsafe
 
     def open(self, runs: Sequence[RunInfo]) -> None:
         """Write what is known of the runs."""
@@ -74,3 +82,11 @@ class SaveSink(Sink):
         runs = Runs(self.path, follow=False)
         running = {run for run, status in runs.statuses().items() if status == RUNNING}
         return KnownRuns(self.path, runs.names(), running)
+
+    def claim(self, ids: Sequence[str]) -> None:
+        """Keep other processes from resuming these runs."""
+        self._writer.claim(ids)
+
+    def release(self, ids: Sequence[str]) -> None:
+        """Let others resume these runs."""
+        self._writer.release(ids)

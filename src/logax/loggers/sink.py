@@ -10,8 +10,8 @@ NumPy arrays by column, many at a time, on one thread and in this order:
     close(runs, status)        once for each run
     end()                      when the logger is closed, or Python exits
 
-Only `known_runs()` is called on another thread, that of the user who resumes a run; that thread has
-waited for all of the above.
+Only `known_runs()`, `claim()` and `release()` are called on another thread, that of the user who
+resumes a run; that thread has waited for all of the above.
 
 What a sink raises stops neither the program nor other sinks: it is kept, and raised by
 `logax.flush()` and by the next call of the logger.
@@ -214,10 +214,13 @@ class Sink:
       opens_later: What becomes of runs where `open` has raised. If True they are open: the sink
         minds by itself which of them it could not open, tries again or raises in `write`, and
         `close` is called for all. If False their records are lost, and `close` is not called.
+      has_unsafe: Whether a failed `flush` has left records in memory that the next one may make
+        safe. Then every `logax.flush()` calls `flush`, until that succeeds.
     """
 
     takes_lanes = True
     opens_later = False
+    has_unsafe = False
 
     def open(self, runs: Sequence[RunInfo]) -> None:
         """Runs begin."""
@@ -237,3 +240,13 @@ class Sink:
     def known_runs(self) -> KnownRuns | None:
         """Return the runs that can be resumed; None if this destination keeps none."""
         return None
+
+    def claim(self, ids: Sequence[str]) -> None:
+        """Keep other processes from resuming these runs, which are to be resumed here.
+
+        Raises:
+          ValueError: Another process has resumed one of them. The message begins in lower case.
+        """
+
+    def release(self, ids: Sequence[str]) -> None:
+        """Let others resume these runs, which are not resumed here after all."""

@@ -57,9 +57,14 @@ class Branch:
         self.users -= 1
         if self.users:
             return
-        self._do(self._try, "end", 0, self.sink.end)
+        self._do(self._ended)
         if self._worker is not None:
             self._worker.stop()
+
+    def settle(self) -> None:
+        """Try again to make safe what the sink could not; a `flush` then fails until that is."""
+        if self.sink.has_unsafe:
+            self._do(self._flush)
 
     def check(self) -> None:
         """Raise what went wrong before."""
@@ -80,7 +85,7 @@ class Branch:
         if not new:
             return
         if self._try("open", 0, self.sink.open, new):
-            self._try("flush", 0, self.sink.flush)
+            self._flush()
         elif not self.sink.opens_later:
             self._failed.update(new)
 
@@ -91,7 +96,16 @@ class Branch:
                 part = self._of_open_runs(part)
                 if part.streams and self._try("write to", part.number, self.sink.write, part):
                     written += part.number
-        self._try("flush", written, self.sink.flush)
+        self._flush(written)
+
+    def _flush(self, records: int = 0) -> None:
+        self._try("flush", records, self.sink.flush)
+
+    def _ended(self) -> None:
+        try:
+            self.sink.end()
+        except BaseException as error:  # noqa: BLE001 - told to whoever asks next
+            self._fail("end", 0, error, is_final=True)
 
     def _of_open_runs(self, portion: Portion) -> Portion:
         """The portion without runs that could not be opened, of which the records are lost."""
@@ -132,7 +146,7 @@ class Branch:
         self._failed.difference_update(over)
         if opened:
             self._try("close", 0, self.sink.close, opened, status)
-            self._try("flush", 0, self.sink.flush)
+            self._flush()
         self._streams.clear()  # which keep runs
 
     def _try(self, what: str, records: int, job: Callable[..., Any], *arguments: Any) -> bool:
@@ -143,12 +157,12 @@ class Branch:
             return False
         return True
 
-    def _fail(self, what: str, records: int, error: BaseException) -> None:
+    def _fail(self, what: str, records: int, error: BaseException, is_final: bool = False) -> None:
         lost = f" {records} records may be lost." if records else ""
         told = f"`{self.name}` could not {what} its runs: {described(error)}{lost}"
         failure = DeliveryError(told)
         failure.__cause__ = error
-        troubles.failed(self, failure, records=records)
+        troubles.failed(self, failure, records=records, is_final=is_final)
 
 
 _MANY = 256  # sets of streams

@@ -132,6 +132,8 @@ class Inbox:
     def settle(self) -> None:
         """Give all that waits to the sinks, and close the runs that programs have finished."""
         self.hand_over()
+        for branch in self._branches:
+            branch.settle()
         finishing, self._finishing = self._finishing, []
         for runs in finishing:
             self._close(runs, "finished")

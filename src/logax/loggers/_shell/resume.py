@@ -12,6 +12,7 @@ runs takes no part.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -90,7 +91,21 @@ def find_runs(
         )
     for branch, runs in known:
         _check_there(what, branch, runs, found)
+    _claim(what, [branch for branch, _ in known], found)
     return found
+
+
+def _claim(what: str, branches: Sequence[Branch], found: ResumedRuns) -> None:
+    """Claim the runs in all destinations, or in none if another process has one of them."""
+    with contextlib.ExitStack() as claimed:
+        for branch in branches:
+            ids = found.in_branch(branch.lanes)
+            try:
+                branch.sink.claim(ids)
+            except ValueError as error:
+                raise ValueError(f"`{what}` cannot resume a run: {error}") from None
+            claimed.callback(branch.sink.release, ids)
+        claimed.pop_all()
 
 
 def _preference(known: tuple[Branch, KnownRuns]) -> tuple[bool, bool]:

@@ -1,0 +1,153 @@
+"""Statistics of a batch of records, kept beside its values so that readers need not read those.
+
+As JSON, `{"steps": [[number, first, last], ...], "scalars": [[number, count, nans, minimum,
+maximum], ...]}`. The number is that of the step, or of the array among all arrays of the layout.
+All streams of the batch are taken together. Steps that have a shape, and arrays that are not real
+numbers or truth values without a shape, are left out. The first step is the minimum and the last
+one the maximum of those that are not missing; null if all are. NaNs are counted, and are in neither
+minimum nor maximum, which are null where nothing else is there; infinities are the texts "inf" and
+"-inf".
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from logax._columns.rows import is_missing
+
+if TYPE_CHECKING:
+    from logax._runs.layouts import Layout, Leaf
+
+Array = np.ndarray[Any, Any]
+Number = int | float
+
+
+@dataclasses.dataclass(frozen=True)
+class ScalarStatistics:
+    """Statistics of one scalar leaf in a batch.
+
+    Attributes:
+      count: Number of values, NaNs included.
+      nans: Number of NaNs.
+      minimum: Minimum of the others; None if there are none.
+      maximum: Maximum of the others; None if there are none.
+    """
+
+    count: int
+    nans: int
+    minimum: Number | None
+    maximum: Number | None
+
+
+class StepRange(NamedTuple):
+    """First and last step of a batch; None if no record has a step."""
+
+    first: Number | None
+    last: Number | None
+
+
+def is_scalar(leaf: Leaf) -> bool:
+    """Return whether a leaf has statistics."""
+    dtype = leaf.kind.true
+    if leaf.shape or leaf.kind.is_key or leaf.kind.more or dtype.kind in "mM":
+        return False
+    real = jnp.issubdtype(dtype, jnp.floating) or jnp.issubdtype(dtype, jnp.integer)
+    return bool(real or dtype == np.bool_)
+
+
+def statistics_of(
+    layout: Layout, steps: Sequence[Array], leaves: Sequence[Array], counts: Array | None
+) -> str:
+    """Return the statistics of a batch, as JSON.
+
+    Args:
+      layout: Form of the batch.
+      steps: Steps by column, (streams or 1, records).
+      leaves: All arrays of the layout, (streams, records, ...).
+      counts: Number of records of each stream; None if all have all.
+    """
+    chosen = [number for number, leaf in enumerate(layout.leaves) if is_scalar(leaf)]
+    by_type: dict[np.dtype[Any], list[int]] = {}
+    for number in chosen:
+        by_type.setdefault(leaves[number].dtype, []).append(number)
+    scalars: dict[int, list[Any]] = {}
+    for numbers in by_type.values():
+        rows = np.stack([_real(leaves[number], counts) for number in numbers])
+        scalars |= dict(zip(numbers, _summaries(rows), strict=True))
+    ranges = [
+        [number, *_range(_real(steps[number], counts))]
+        for number, (_, leaf) in enumerate(layout.steps)
+        if is_scalar(leaf)
+    ]
+    content = {"steps": ranges, "scalars": [[number, *scalars[number]] for number in chosen]}
+    return json.dumps(content, separators=(",", ":"))
+
+
+def statistics_from(text: str) -> tuple[dict[int, StepRange], dict[int, ScalarStatistics]]:
+    """Return the ranges of steps and the statistics of scalars, by number."""
+    try:
+        return _parsed(json.loads(text))
+    except (TypeError, LookupError, RecursionError) as error:
+        raise ValueError("the statistics of a batch are none") from error
+
+
+def _parsed(found: Any) -> tuple[dict[int, StepRange], dict[int, ScalarStatistics]]:
+    steps = {number: StepRange(_value(a), _value(b)) for number, a, b in found["steps"]}
+    scalars = {
+        number: ScalarStatistics(count, nans, _value(low), _value(high))
+        for number, count, nans, low, high in found["scalars"]
+    }
+    return steps, scalars
+
+
+def _real(x: Array, counts: Array | None) -> Array:
+    """Return the values of records that exist, in one row, of a type that NumPy compares."""
+    if counts is not None:
+        own = counts if len(x) == len(counts) else counts.max(initial=0, keepdims=True)
+        x = x[np.arange(x.shape[1]) < own[:, None]]
+    flat = x.reshape(-1)
+    return flat.astype(np.float32) if flat.dtype.kind == "V" else flat
+
+
+def _summaries(rows: Array) -> list[list[Any]]:
+    """Return count, NaNs, minimum and maximum of each row."""
+    count = rows.shape[1]
+    if not count:
+        return [[0, 0, None, None]] * len(rows)
+    with np.errstate(invalid="ignore"):
+        low, high = np.fmin.reduce(rows, axis=1), np.fmax.reduce(rows, axis=1)
+    if rows.dtype.kind == "f":
+        nans = np.count_nonzero(np.isnan(rows), axis=1).tolist()
+    else:
+        nans = [0] * len(rows)
+    return [
+        [count, number, _plain(a), _plain(b)]
+        for number, a, b in zip(nans, low.tolist(), high.tolist(), strict=True)
+    ]
+
+
+def _range(steps: Array) -> list[Any]:
+    known = steps[~is_missing(steps)]
+    return [_plain(known.min().item()), _plain(known.max().item())] if known.size else [None, None]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None if math.isnan(value) else repr(value)
+    return int(value) if isinstance(value, bool) else value
+
+
+def _value(plain: Any) -> Number | None:
+    if isinstance(plain, str):
+        return float(plain)
+    if plain is None or type(plain) in (int, float):
+        found: Number | None = plain
+        return found
+    raise ValueError("statistics of a batch have something that is not a number")

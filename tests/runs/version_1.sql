@@ -1,0 +1,27 @@
+-- A file of format version 1, as `sqlite3 FILE .dump` prints it.
+PRAGMA page_size = 8192;
+PRAGMA application_id = 1280264024;
+PRAGMA user_version = 1;
+BEGIN TRANSACTION;
+CREATE TABLE blobs (number INTEGER PRIMARY KEY, data BLOB NOT NULL);
+CREATE TABLE ends (number INTEGER PRIMARY KEY, run INTEGER NOT NULL, ended REAL NOT NULL, status TEXT NOT NULL);
+INSERT INTO "ends" VALUES(1,1,1.79498967573898768421e+09,'finished');
+INSERT INTO "ends" VALUES(2,2,1.79498967573898768421e+09,'finished');
+CREATE TABLE layouts (number INTEGER PRIMARY KEY, content TEXT NOT NULL);
+INSERT INTO "layouts" VALUES(1,'{"keys":[["loss",["leaf"],[""],[["float32",[],[]]]],["tree",["dict",[["w",["leaf"]]]],[""],[["int16",[],[2]]]]],"steps":[["step","int32",[],[]]],"site":"","tags":[]}');
+INSERT INTO "layouts" VALUES(2,'{"keys":[["loss",["leaf"],[""],[["float32",[],[]]]]],"steps":[["step","int32",[],[]]],"site":"","tags":[]}');
+CREATE TABLE portions (number INTEGER PRIMARY KEY, family INTEGER NOT NULL, layout INTEGER NOT NULL, streams INTEGER NOT NULL, records INTEGER NOT NULL, ragged INTEGER NOT NULL, alike INTEGER NOT NULL, blob INTEGER NOT NULL, written REAL NOT NULL, data BLOB NOT NULL);
+INSERT INTO "portions" VALUES(1,1,1,2,3,0,1,0,1.79498967573817038538e+09,X'000000000100000002000000000000000000803F0000004000004040000080400000A04000000100020003000400050006000700080009000A000B00');
+INSERT INTO "portions" VALUES(2,1,2,2,2,1,1,0,1.79498967573893284796e+09,X'0200000001000000030000000400000000002041000030410000404100005041');
+CREATE TABLE runs (number INTEGER PRIMARY KEY, opened REAL NOT NULL, guest INTEGER NOT NULL, content TEXT NOT NULL, config INTEGER NOT NULL, machine INTEGER NOT NULL);
+INSERT INTO "runs" VALUES(1,1.79498967573283910756e+09,0,'{"id": "20250102-030405-0a1b2c3d-0-0", "name": "old-0", "group": null, "lane": [0], "lanes": null, "began": 1735787045.0, "resumed": false}',1,2);
+INSERT INTO "runs" VALUES(2,1.79498967573283910756e+09,0,'{"id": "20250102-030405-0a1b2c3d-0-1", "name": "old-1", "group": null, "lane": [1], "lanes": null, "began": 1735787045.0, "resumed": false}',3,2);
+CREATE TABLE streams (run INTEGER NOT NULL, family INTEGER NOT NULL, place INTEGER NOT NULL, lane TEXT NOT NULL, shard INTEGER, PRIMARY KEY (run, family, place)) WITHOUT ROWID;
+INSERT INTO "streams" VALUES(1,1,0,'[]',NULL);
+INSERT INTO "streams" VALUES(2,1,1,'[]',NULL);
+CREATE TABLE texts (number INTEGER PRIMARY KEY, content TEXT NOT NULL);
+INSERT INTO "texts" VALUES(1,'{"rate":0.0}');
+INSERT INTO "texts" VALUES(2,'{"host":"lab"}');
+INSERT INTO "texts" VALUES(3,'{"rate":0.5}');
+CREATE INDEX portions_of_family ON portions (family);
+COMMIT;
