@@ -144,6 +144,7 @@ class Branch:
         return True
 
     def _fail(self, what: str, records: int, error: BaseException) -> None:
+        records = getattr(error, "records_lost", records)  # where the sink knows better
         lost = f" {records} records may be lost." if records else ""
         told = f"`{self.name}` could not {what} its runs: {described(error)}{lost}"
         failure = DeliveryError(told)
