@@ -18,10 +18,10 @@ from typing import Any
 
 import numpy as np
 
+from logax._columns.rows import as_utf8
 from logax._extras import imported
 from logax.loggers._numbers import Part, Picture, as_bytes, flat_config, png
 from logax.loggers._numbers.config import Plain, value_text
-from logax.loggers._text.cells import as_utf8
 from logax.loggers._text.files import append
 from logax.loggers.sink import RunInfo
 

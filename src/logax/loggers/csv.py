@@ -9,14 +9,14 @@ import stat
 from collections.abc import Callable, Iterable, Sequence
 from typing import BinaryIO
 
+from logax._columns.rows import encoded
 from logax._files import replacing
 from logax.loggers._shell.logger import Logger
-from logax.loggers._text.cells import encoded
 from logax.loggers._text.files import append, whole_lines
 from logax.loggers._text.gathered import Gathered
 from logax.loggers._text.rows import Rows
 from logax.loggers._text.sink import TextSink
-from logax.loggers._text.table import field, fields, records, widened
+from logax.loggers._text.table import field, fields, heading, records, widened
 from logax.loggers.sink import RunInfo, Stream
 
 
@@ -42,6 +42,8 @@ class CSVLogger(Logger):
 
     **Names.** A key or step called `run`, `lane`, `shard` or `event` has an underscore behind it;
     so has a key where a step of the same record has its name: `step` is the step, `step_` the key.
+    A name that begins with `=`, `+`, `-` or `@` has an apostrophe before it, so that a spreadsheet
+    does not run it as a formula: `=loss` is `'=loss`. Cells are numbers and JSON, and stay.
 
     **Order.** The records of a run stand in the order of the program.
 
@@ -105,7 +107,7 @@ class CSVSink(TextSink):
 
     def _append(self, fd: int, gathered: Gathered) -> int:
         columns = self._read_header(fd)
-        wanted = ["run", *_places(gathered.streams), *gathered.columns]
+        wanted = ["run", *_places(gathered.streams), *map(heading, gathered.columns)]
         more = [name for name in wanted if name not in set(columns)]
         text = "\n".join(gathered.take(_former([*columns, *more])))
         data = encoded(text) + b"\n"
@@ -187,7 +189,7 @@ def _former(header: Sequence[str]) -> Callable[[Rows], list[str]]:
 
     def lines(rows: Rows) -> list[str]:
         owner = rows.owner.tolist()
-        columns = {name: _fields(texts) for name, texts in rows.columns.items()}
+        columns = {heading(name): _fields(texts) for name, texts in rows.columns.items()}
         for name, of_stream in _OF_STREAM.items():
             texts = [of_stream(stream) for stream in rows.streams]
             columns[name] = [texts[number] for number in owner]

@@ -7,8 +7,9 @@ import os
 from collections.abc import Sequence
 from typing import Any, BinaryIO
 
+from logax._columns.rows import encoded
 from logax.loggers._shell.logger import Logger
-from logax.loggers._text.cells import as_json, encoded
+from logax.loggers._text.cells import as_json
 from logax.loggers._text.files import append, whole_lines
 from logax.loggers._text.rows import Rows
 from logax.loggers._text.sink import TextSink
