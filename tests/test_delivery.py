@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import os
 import signal
-import subprocess
 import sys
-import textwrap
 import threading
 import tracemalloc
 import weakref
@@ -29,6 +26,7 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import logax
+from delivery_processes import finish, start
 from logax._delivery import calls
 from logax._delivery.troubles import troubles
 from logax._delivery.worker import Worker, worker
@@ -311,9 +309,9 @@ def test_threads_that_call_the_same_tapped_function_keep_their_records_apart(jit
     for thread in threads:
         thread.join(LONG)
     logax.flush()
-    for start in starts:
-        assert results[start] == [start + 100 * (i + 1) for i in range(5)]
-        assert [x for x in got if start <= x < start + 1000] == [start + i for i in range(500)]
+    for begin in starts:
+        assert results[begin] == [begin + 100 * (i + 1) for i in range(5)]
+        assert [x for x in got if begin <= x < begin + 1000] == [begin + i for i in range(500)]
     assert len(got) == 2_000
     assert calls._calls == {}
 
@@ -1119,61 +1117,6 @@ def test_bad_bounds_are_refused_and_change_nothing(
 
 
 # Processes.
-
-BEGIN = """
-import os, signal, sys, threading
-import numpy as np
-import jax, jax.numpy as jnp
-from jax import lax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
-import logax
-
-os.chdir(sys.argv[1])
-
-def into(name):
-    file = open(name, "w")
-    def callback(one):
-        file.write(f"{int(np.asarray(one['x']).flat[0])}\\n")
-        file.flush()
-    return callback
-
-def count(x, length):
-    def body(carry, i):
-        logax.log({"x": carry}, step=i)
-        return carry + 1, None
-    return lax.scan(body, x, jnp.arange(length))[0]
-
-def on_devices(x):
-    mesh = Mesh(np.array(jax.devices()), ("i",))
-    return jax.device_put(x, NamedSharding(mesh, PartitionSpec("i")))
-
-def lately(x):
-    x = lax.fori_loop(0, 300, lambda _, x: jnp.sin(x), x)
-    return count(x.sum() * 0, 30)
-"""
-
-
-def start(program: str, folder: Path) -> subprocess.Popen[str]:
-    """Run a program after what all of them need, in a folder of its own."""
-    text = BEGIN + textwrap.dedent(program)
-    return subprocess.Popen(
-        [sys.executable, "-c", text, str(folder)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-
-
-def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
-    """Its return code, output and errors."""
-    try:
-        out, err = process.communicate(timeout=LONG / 3)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)  # its children too
-        out, err = process.communicate()
-        pytest.fail(f"the program hangs; it wrote {out!r} and {err!r}")
-    return process.returncode, out, err
 
 
 def numbers(path: Path) -> list[int]:

@@ -1,4 +1,7 @@
-"""How mistakes and failures are told: to whom, in which words, and several at once."""
+"""Report mistakes and failures: to whom, in which words, and several at once.
+
+No text that leaves here shows a credential; see `_secrets`.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,15 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
+from logax._secrets import redacted
+
 
 def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
     """Warn, and point to the line of the user's that led here."""
     frame, level = sys._getframe(1), 1
     while frame.f_back is not None and _is_library(frame.f_globals.get("__name__", "")):
         frame, level = frame.f_back, level + 1
-    warnings.warn(message, category, stacklevel=level + 1)
+    warnings.warn(redacted(message), category, stacklevel=level + 1)
 
 
 def warn_without_raising(message: str) -> None:
@@ -39,14 +44,14 @@ def caller() -> str:
 
 def received(value: Any) -> str:
     """A value and its type, in few words."""
-    text = repr(value)
+    text = redacted(repr(value))
     return f"{text if len(text) < 60 else text[:57] + '...'} of type `{type(value).__name__}`"
 
 
 def described(error: BaseException) -> str:
     """What was raised, as a sentence, whatever it is."""
     text = "".join(traceback.format_exception_only(error)).strip()
-    return as_sentence(text.removeprefix(f"{type(error).__module__}."))
+    return as_sentence(redacted(text.removeprefix(f"{type(error).__module__}.")))
 
 
 def as_sentence(text: str) -> str:
@@ -56,6 +61,7 @@ def as_sentence(text: str) -> str:
 
 def add_note(error: BaseException, note: str) -> None:
     """Add to an error what else there is to know; where it takes no notes, warn."""
+    note = redacted(note)
     try:
         error.add_note(note)
     except (AttributeError, TypeError):  # of a frozen class

@@ -17,6 +17,7 @@ import pytest
 
 import logax
 from logax._logdict import missing_step
+from logax.loggers import SaveLogger
 from terminals import Terminal
 
 Call = Callable[..., Any]
@@ -361,11 +362,15 @@ def test_a_missing_extra_is_told_with_its_pip_line(
 def test_a_name_does_nothing_to_a_terminal_that_csv_is_printed_on(
     saved: Callable[..., Path],
 ) -> None:
-    path = saved({"\x1b[2Jkey": np.ones(1)})
+    keys = ["\x1b[2Jkey", "\x9b2J", "\x1b]0;title\x07", "\u202ekey", "a\rb", "\b"]
+    path = saved(dict.fromkeys(keys, np.ones(1)))
     command = [sys.executable, "-m", "logax", "export", "last", "--to", "csv", "--path", str(path)]
     with Terminal() as terminal:
         subprocess.run(command, stdout=terminal.file, check=True)
-        assert terminal.screen() == [r"\x1b[2Jkey", "1.0"]
+        assert terminal.screen() == [
+            r'\x1b[2Jkey,\x9b2J,\x1b]0;title\x07,\u202ekey,"a\rb",\x08',
+            "1.0,1.0,1.0,1.0,1.0,1.0",
+        ]
 
 
 def test_several_runs_are_one_table_with_a_column_for_the_run(
@@ -410,6 +415,43 @@ def test_parquet_of_several_runs_is_the_table_of_them(
     assert found["config/rate"].tolist()[:5] == [0.5] * 4 + [0.25]
     assert found["config/rate"].isna().sum() == 6
     assert found["loss"].tolist()[-2:] == [4.0, 5.0]
+
+
+def test_lone_surrogates_are_escaped_in_parquet_and_in_pandas(call: Call, tmp_path: Path) -> None:
+    for number in range(2):
+        logger = SaveLogger(tmp_path / "runs")
+        config = {"c\ud800": f"\udc80{number}", "c\\ud800": 3}
+        with logger.run(name=f"s\ud800{number}", config=config) as state:
+            logger.log(state, {"k\ud800": 1.0, "k\\ud800": 7.0}, **{"s\udfff": number})
+        logger.close()
+    one = {"record": [0], "s\\udfff": [0], "k\\ud800": [1.0], "k\\ud800_": [7.0]}
+    both = {
+        "name": ["s\\ud8000", "s\\ud8001"],
+        "config/c\\ud800": ["\\udc800", "\\udc801"],
+        "config/c\\ud800_": [3, 3],
+        "record": [0, 0],
+        "s\\udfff": [0, 1],
+        "k\\ud800": [1.0, 1.0],
+        "k\\ud800_": [7.0, 7.0],
+    }
+    place = ("--path", tmp_path / "runs")
+    file = tmp_path / "x.parquet"
+    for name, columns in (("s\ud8000", one), ("s*", both)):
+        ended = call("export", name, "--to", "parquet", "-o", file, "--force", *place)
+        assert ended == (0, "", "")
+        found = pd.read_parquet(file).to_dict("list")
+        found.pop("run", None)
+        assert found == columns
+    lines = call("export", "s*", "--to", "csv", *place).lines
+    assert lines[0] == r"run,s\udfff,k\ud800,k\ud800_"
+    lines = call("export", "s*", "--to", "jsonl", *place).lines
+    assert list(json.loads(lines[0]))[1:] == [r"s\udfff", r"k\ud800", r"k\ud800_"]
+
+
+def test_no_name_in_csv_is_a_formula(call: Call, saved: Callable[..., Path]) -> None:
+    path = saved({"=1+1": np.array([-1.5, 2]), "-x": np.array([[1, 2], [3, 4]])})
+    lines = call("export", "last", "--to", "csv", "--path", path).lines
+    assert lines == ["'=1+1,'-x", '-1.5,"[1, 2]"', '2.0,"[3, 4]"']
 
 
 def test_npz_takes_one_run_at_a_time(

@@ -153,11 +153,27 @@ def test_keys_may_be_any_text_also_when_the_table_is_widened(tmp_path):
     ]
     _write(tmp_path / "a", runs, *portions, flushes=True)
     table = pd.read_csv(tmp_path / "a")
-    assert table.columns.tolist() == ["run", "i", *_HOSTILE]
+    formulas = ("\r\n", "=1+1")  # to a spreadsheet
+    shown = [f"'{name}" if name in formulas else name for name in _HOSTILE]
+    assert table.columns.tolist() == ["run", "i", *shown]
     assert table["i"].tolist() == list(range(len(_HOSTILE)))
-    for index, name in enumerate(_HOSTILE):
+    for index, name in enumerate(shown):
         assert table[name].dropna().to_dict() == {index: index}
     assert os.listdir(tmp_path) == ["a"]
+
+
+def test_no_name_is_a_formula_and_a_table_of_such_names_is_added_to(tmp_path):
+    runs = _runs(1)
+    names = ["=1+1", "+x", "-x", "@x", "\tx", "'=1+1", "''-x", "'x", "x=1"]
+    values = {name: np.array([[-1.5 - number]]) for number, name in enumerate(names)}
+    for _ in range(2):  # the second time the header is read
+        _write(tmp_path / "a", runs, Portion.of(runs, values, **{"=step": np.array([[-3]])}))
+    table = pd.read_csv(tmp_path / "a")
+    shown = ["'=1+1", "'+x", "'-x", "'@x", "'\tx", "''=1+1", "'" * 3 + "-x", "'x", "x=1"]
+    assert table.columns.tolist() == ["run", "'=step", *shown]
+    assert table["'=step"].tolist() == [-3, -3]  # numbers stay numbers
+    for number, name in enumerate(shown):
+        assert table[name].tolist() == [-1.5 - number] * 2
 
 
 def test_names_that_are_taken_get_an_underscore(tmp_path):

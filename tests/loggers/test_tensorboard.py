@@ -344,6 +344,43 @@ def test_a_folder_that_was_removed_is_told_and_the_other_runs_go_on(tmp_path):
     assert not (tmp_path / "a").exists()
 
 
+def _foreign(file):
+    file.unlink()
+    file.write_bytes(b"my notes" * 1000)
+
+
+def _shorter(file):
+    os.truncate(file, file.stat().st_size - 1)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (_foreign, "Another program put something else in its place, and nothing is added to that"),
+        (_shorter, "Another program truncated it, and nothing is added to that"),
+    ],
+)
+def test_nothing_is_added_to_a_file_that_another_program_changed(tmp_path, change, told):
+    logger = TensorBoardLogger(tmp_path)
+    states = [logger.init(jax.random.key(0), name=name) for name in "ab"]
+    for step in range(2):
+        for state in states:
+            logger.log(state, {"x": 1.0}, step=step)
+        if not step:
+            logax.flush()
+            (file,) = (tmp_path / "a").glob("events*")
+            change(file)
+            content = file.read_bytes()
+    with pytest.raises(logax.DeliveryError) as caught:
+        logax.flush()
+    assert f"`TensorBoardLogger` could not write run 'a': {told}: '{file}'" in str(caught.value)
+    assert "1 records may be lost" in str(caught.value)
+    assert file.read_bytes() == content
+    with pytest.raises(logax.DeliveryError, match="could not write run 'a'"):
+        logger.close()
+    assert read_scalars(tmp_path / "b") == {"x": [(0, 1.0), (1, 1.0)]}
+
+
 def test_several_failures_are_told_together(tmp_path):
     runs = [_run("a", 1), _run("b", 2)]
     sink = TensorBoardSink(tmp_path / "logs")

@@ -8,11 +8,15 @@ import shutil
 from collections.abc import Callable
 from typing import NamedTuple
 
+import jax
 import ml_dtypes
 import numpy as np
 import pandas as pd
 import pytest
 
+import logax
+from logax import DeliveryError
+from logax.loggers._text.files import FileChangedError
 from logax.loggers.csv import CSVLogger, CSVSink
 from logax.loggers.jsonl import JSONLLogger, JSONLSink
 from logax.loggers.sink import Portion, RunInfo
@@ -138,8 +142,136 @@ def test_a_folder_that_is_gone_raises_and_says_what_was_lost(tmp_path, kind):
         sink.flush()
     folder.mkdir()
     sink.write(Portion.of(runs, {"x": np.zeros((1, 2))}))
-    sink.flush()
+    with pytest.raises(
+        FileChangedError, match="was deleted, moved or emptied by another program: the 3"
+    ):
+        sink.flush()
     assert kind.table(folder / "a").to_dict("list") == {"run": ["run-0"] * 2, "x": [0.0, 0.0]}
+
+
+def _logged(kind, path, number, change):
+    """Log so many records, have the file changed, and log as many again; what was told."""
+    logger, told = kind.logger(path), []
+    state = logger.init(jax.random.key(0), name="one")
+
+    def tell(call):
+        try:
+            call()
+        except DeliveryError as error:
+            told.append(str(error))
+
+    for step in range(number):
+        logger.log(state, {"x": 0.5}, step=step)
+    logax.flush()
+    change(path)
+    for step in range(number, 2 * number):
+        logger.log(state, {"x": 0.5}, step=step)
+    tell(logax.flush)
+    logger.log(state, {"x": 0.25}, step=-1)
+    tell(logax.flush)
+    tell(lambda: logger.finish(state))
+    return told
+
+
+def test_a_file_that_was_deleted_is_told_and_begun_again(tmp_path, kind):
+    path = tmp_path / "a"
+    assert _logged(kind, path, 1000, os.remove) == [
+        f"`{kind.logger.__name__}` could not flush its runs: FileChangedError: "
+        f"`{kind.logger.__name__}` found that {path} was deleted, moved or emptied by another "
+        "program: the 1000 records that it had written are not there any more, and the file was "
+        "begun again. The 1000 records since then are there."
+    ]
+    assert kind.table(path)["step"].tolist() == [*range(1000, 2000), -1]
+    assert set(kind.sink(path).known_runs().names) == set(kind.table(path)["run"])
+
+
+def test_a_file_that_was_emptied_is_told_and_begun_again(tmp_path, kind):
+    path = tmp_path / "a"
+    (told,) = _logged(kind, path, 10, lambda path: os.truncate(path, 0))
+    assert f"{path} was deleted, moved or emptied by another program: the 10 records that" in told
+    assert kind.table(path)["step"].tolist() == [*range(10, 20), -1]
+
+
+def test_a_file_that_was_truncated_is_told_and_added_to(tmp_path, kind):
+    path = tmp_path / "a"
+
+    def shorten(path):
+        lines = path.read_bytes().splitlines(keepends=True)
+        path.write_bytes(b"".join(lines[:5]))
+
+    (told,) = _logged(kind, path, 10, shorten)
+    assert (
+        f"found that {path} was truncated by another program: of the 10 records that it had "
+        "written some may be gone. The 10 records since then are there."
+    ) in told
+    assert kind.table(path)["step"].tolist() == [0, 1, 2, 3, *range(10, 20), -1]
+
+
+def _replace(content):
+    def replace(path):
+        beside = path.with_name("beside")
+        beside.write_bytes(content)
+        os.replace(beside, path)
+
+    return replace
+
+
+_FOREIGN = {
+    "text": b"my notes\n",
+    "table": b"run,step,x\nother,0,0.5\n",
+    "lines": b'{"run": "other", "event": "open", "name": "other"}\n',
+    "half": b'{"run": "other',
+}
+
+
+@pytest.mark.parametrize("content", _FOREIGN.values(), ids=_FOREIGN)
+@pytest.mark.parametrize("replace", [_replace, lambda x: lambda path: path.write_bytes(x)])
+def test_nothing_is_added_to_a_file_that_took_the_place_of_ours(tmp_path, kind, content, replace):
+    path = tmp_path / "a"
+    told = _logged(kind, path, 10, replace(content))
+    what = [f"10 records to {path}, and they are lost", f"1 records to {path}, and they are lost"]
+    if kind.name == "jsonl":
+        what.append(f"to {path}")  # that the run has ended
+    assert len(told) == len(what)
+    for one, expected in zip(told, what, strict=True):
+        assert one.startswith(f"`{kind.logger.__name__}` could not ")
+        assert (
+            f"OSError: `{kind.logger.__name__}` could not write {expected}: another program put "
+            "something else in its place, and nothing is added to that. Move it away, and a new "
+            "file is begun."
+        ) in one
+    assert path.read_bytes() == content
+
+
+def test_a_logger_goes_on_when_the_other_file_is_moved_away(tmp_path, kind):
+    path = tmp_path / "a"
+    logger = kind.logger(path)
+    with logger.run() as state:
+        logger.log(state, {"x": 1}, step=0)
+        logax.flush()
+        _replace(_FOREIGN["text"])(path)
+        logger.log(state, {"x": 1}, step=1)
+        with pytest.raises(DeliveryError, match="could not write 1 records to"):
+            logax.flush()
+        os.remove(path)
+        logger.log(state, {"x": 1}, step=2)
+        with pytest.raises(
+            DeliveryError, match="was deleted, moved or emptied by another program: the 1"
+        ):
+            logax.flush()
+        logger.log(state, {"x": 1}, step=3)
+    logger.close()
+    assert kind.table(path)["step"].tolist() == [2, 3]
+
+
+def test_a_foreign_file_that_comes_before_the_first_record_is_not_added_to(tmp_path, kind):
+    path, runs = tmp_path / "a", _runs(1)
+    sink = kind.sink(path)
+    path.write_bytes(_FOREIGN["text"])
+    sink.write(Portion.of(runs, {"x": np.zeros((1, 3))}))
+    with pytest.raises(ValueError, match=rf"`{kind.logger.__name__}` adds to \w+ that it wrote"):
+        sink.flush()
+    assert path.read_bytes() == _FOREIGN["text"]
 
 
 @pytest.mark.parametrize("leave", [os.remove, lambda path: os.replace(path.with_name("b"), path)])

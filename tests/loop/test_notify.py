@@ -368,15 +368,54 @@ def test_it_posts_again_where_a_redirect_says_so(server: Server) -> None:
     assert server.told == [("finished", 0, 0)] * 2
 
 
+@pytest.mark.parametrize("code", [307, 308])
+@pytest.mark.parametrize("same", ["host", "port"])
+def test_no_other_server_gets_the_values(server: Server, code: int, same: str) -> None:
+    """Neither another port of this host nor another name of it."""
+    other = Server()
+    try:
+        location = other.url if same == "host" else server.url.replace("127.0.0.1", "localhost")
+        server.answers = iter([(code, {"Location": location})])
+        with one_warning(
+            server, f"it answered with {code}, which redirects to another host, port or scheme, "
+            "and the values are not posted there; use the URL that it redirects to, if you trust it"
+        ):  # fmt: skip
+            run(NotifyLogger(server.url), steps=1)
+        assert (len(server.bodies), other.bodies) == (1, [])
+    finally:
+        other.close()
+
+
 @pytest.mark.parametrize(
-    ("code", "location"),
-    [(302, "/elsewhere"), (308, "https://127.0.0.1/elsewhere"), (307, "file:///etc/hostname")],
+    "location",
+    [
+        "https://127.0.0.1/elsewhere",
+        "//127.0.0.1:1/elsewhere",
+        "http://user@{host}/elsewhere",
+        "file:///etc/hostname",
+    ],
 )
-def test_other_redirects_are_not_followed(server: Server, code: int, location: str) -> None:
-    server.answers = iter([(code, {"Location": location})])
-    with one_warning(server, f"it answered with {code}, which points elsewhere"):
+def test_a_redirect_to_another_scheme_or_with_a_user_is_refused(
+    server: Server, location: str
+) -> None:
+    host = server.host.removeprefix("http://")
+    server.answers = iter([(308, {"Location": location.format(host=host)})])
+    with one_warning(server, "it answered with 308, which redirects to another host, port or"):
         run(NotifyLogger(server.url), steps=1)
     assert len(server.bodies) == 1
+
+
+def test_a_redirect_that_drops_the_values_is_refused(server: Server) -> None:
+    server.answers = iter([(302, {"Location": "/elsewhere"})])
+    with one_warning(server, "it answered with 302, which is a redirect that drops the values; us"):
+        run(NotifyLogger(server.url), steps=1)
+    assert len(server.bodies) == 1
+
+
+def test_redirects_in_a_circle_end(server: Server) -> None:
+    server.answers = iter([(307, {"Location": "/again"})] * 20)
+    with one_warning(server, "it answered with 307, which redirects again and again"):
+        run(NotifyLogger(server.url), steps=1)
 
 
 def test_a_server_that_dies_costs_one_warning_and_the_run_goes_on(server: Server) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 
 from logax._columns.groups import Group, Numbers, groups_of
 from logax._columns.records import Records
-from logax._columns.rows import is_missing
+from logax._columns.rows import as_utf8, is_missing
 from logax._extras import imported
 
 Cells = tuple[Numbers, Numbers, Numbers]  # rows of the table, their values, which of them are void
@@ -46,7 +46,7 @@ def to_pandas(columns: Mapping[str, Records]) -> Any:
     for owner in groups:
         for name, leaf in owner.leaves.items():
             add(name, [leaf[x.real] if x is owner else None for x in groups], _none)
-    return pandas.DataFrame(table)
+    return pandas.DataFrame(with_utf8_names(table))
 
 
 def to_xarray(columns: Mapping[str, Records]) -> Any:
@@ -75,6 +75,14 @@ def to_xarray(columns: Mapping[str, Records]) -> Any:
 def lane_names(number: int) -> list[str]:
     """What the lane axes are called."""
     return ["lane"] if number == 1 else [f"lane_{axis}" for axis in range(number)]
+
+
+def with_utf8_names(columns: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the columns by names that pandas takes: it stores names as UTF-8."""
+    found: dict[str, Any] = {}
+    for name, column in columns.items():
+        found[free_name(as_utf8(name), found)] = column
+    return found
 
 
 def free_name(name: str, taken: Collection[str]) -> str:

@@ -119,3 +119,13 @@ def blank(dtype: Any) -> Any:
         if jnp.issubdtype(dtype, jnp.complexfloating)
         else missing_step(dtype)
     )
+
+
+def encoded(text: str) -> bytes:
+    """Return text as UTF-8. A lone surrogate, which UTF-8 lacks, is written as JSON escapes it."""
+    return text.encode("utf-8", "backslashreplace")
+
+
+def as_utf8(text: str) -> str:
+    """Return text that UTF-8 has: the same, but for lone surrogates."""
+    return encoded(text).decode()

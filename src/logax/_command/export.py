@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from logax._columns.rows import encoded
 from logax._command.arrays import npz_of, parquet_of
 from logax._command.choice import opened, several
 from logax._command.columns import keys_of
@@ -20,7 +21,6 @@ from logax._command.wanted import Wanted
 from logax._command.wide import csv_of
 from logax._files import replacing
 from logax._runs.run import Run
-from logax.loggers._text.cells import encoded
 
 _EXAMPLE = """\
   logax export last --to csv > loss.csv

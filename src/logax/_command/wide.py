@@ -13,13 +13,13 @@ from typing import Any
 
 from logax._command.records import Records
 from logax.loggers._text.rows import Rows
-from logax.loggers._text.table import field
+from logax.loggers._text.table import field, heading
 
 
 def csv_of(runs: Sequence[Records]) -> str:
     """The table of one run, or of several, as text."""
     header = _header([rows for records in runs for rows in records.blocks], len(runs) > 1)
-    lines = [",".join(map(field, header))]
+    lines = [",".join(field(heading(name)) for name in header)]
     for records in runs:
         lines += [",".join(field(row.get(name, "")) for name in header) for row in _table(records)]
     return "\n".join(lines) + "\n"

@@ -10,6 +10,7 @@
     records   what a callback is given
     worker    the bounded queue and the one thread behind it
     control   what users say to it: `configure`, `flush`, `discard`
+    shutdown  SIGTERM, and an exit that waits or fails
     troubles  what went wrong, until somebody can be told
     forks     what is made anew in a process that is forked
     ask       a question that a program asks the host, apart from all of that

@@ -1,32 +1,41 @@
-"""What users say to delivery: its bounds, to wait for it, to let go of what waits."""
+"""Control delivery: set its bounds, wait for it, drop what waits, and end it with the process."""
 
 from __future__ import annotations
 
 import atexit
 import threading
 import time
-import traceback
 import weakref
 from collections.abc import Callable
 
 from logax._checks import at_least, in_seconds, one_of
+from logax._delivery.shutdown import at_termination, fail_exit, say, say_error, watcher
 from logax._delivery.troubles import troubles
 from logax._delivery.worker import WHEN_FULL, Worker, worker
 
 
-def configure(*, queue_bytes: int | None = None, when_full: str | None = None) -> None:
+def configure(
+    *,
+    queue_bytes: int | None = None,
+    when_full: str | None = None,
+    sigterm_seconds: float | None = None,
+) -> None:
     """Set the bounds of delivery, for the whole process.
 
     Args:
       queue_bytes: How much may wait on the host for callbacks and loggers (256 MiB).
       when_full: "block", the default: the program waits for room; or "drop": records are left
         out, counted, and a warning says how many.
+      sigterm_seconds: Time limit for making records safe when SIGTERM arrives, before it ends the
+        process (8). With 0 it ends the process at once. Call this on the main thread.
     """
     size = worker.limit
     if queue_bytes is not None:
         size = at_least(1, "configure", "queue_bytes", queue_bytes)
     if when_full is not None:
         one_of("configure", "when_full", when_full, WHEN_FULL)
+    if sigterm_seconds is not None:
+        watcher.set_seconds(in_seconds("configure", "sigterm_seconds", sigterm_seconds))
     worker.limit = troubles.queue_bytes = size
     worker.blocks = worker.blocks if when_full is None else when_full == "block"
 
@@ -48,11 +57,20 @@ def flush(timeout: float | None = None) -> None:
         raise RuntimeError(
             "`flush` was called in a callback or a sink, and waits for that. Call it outside."
         )
+    watcher.start()
+    if _exit.was_interrupted:
+        troubles.tell()
+        return
     deadline = None
     if timeout is not None:
         deadline = time.monotonic() + in_seconds("flush", "timeout", timeout)
-    ended = [await_programs(deadline) for await_programs in _before_flush]
-    if not (all(ended) and all(each.drain(deadline) for each in _workers())):
+    try:
+        ended = [await_programs(deadline) for await_programs in _before_flush]
+        is_done = all(ended) and all(each.drain(deadline) for each in _workers())
+    except KeyboardInterrupt:
+        _exit.was_interrupted = watcher.exit_waits
+        raise
+    if not is_done:
         raise TimeoutError(
             f"`flush` waited {timeout} s, and records are still on their way. A program is still "
             "running, or a callback takes long."
@@ -90,6 +108,7 @@ def before_flush(await_programs: Callable[[float | None], bool]) -> None:
 def drained_by_flush(other: Worker) -> None:
     """Have every `flush` wait for this worker too, as long as it lives."""
     _others.append(weakref.ref(other, _others.remove))
+    at_termination(other, "safe", _nothing)
 
 
 def _workers() -> list[Worker]:
@@ -98,16 +117,51 @@ def _workers() -> list[Worker]:
     return [worker, *(other for other in others if other is not None)]
 
 
+def wait_at_exit(wait: Callable[[], None]) -> None:
+    """For exit functions: wait for records, and tell what went wrong, since none can be raised to.
+
+    An interrupt ends this wait and later ones.
+    """
+    if _exit.was_interrupted:
+        return
+    try:
+        with watcher.exiting():
+            wait()
+    except KeyboardInterrupt:
+        waiting = sum(each.waiting_records for each in _workers())
+        lost = f"the exit was interrupted, and up to {waiting} records were not delivered."
+        say(lost + fail_exit())
+    except BaseException as error:  # noqa: BLE001 - there is nobody left to raise it to
+        untold = "delivery failed, and nothing had raised that before the exit. "
+        advice = "Call `logax.flush()` at the end of the program to handle it there."
+        say_error(untold + advice + fail_exit(), error)
+
+
 def _flush_at_exit() -> None:
     worker.exits = True
-    try:
-        flush()
-    except BaseException:  # noqa: BLE001 - there is nobody left to raise it to
-        traceback.print_exc()
+    wait_at_exit(flush)
+    watcher.stop()
 
 
+class _Exit:
+    was_interrupted = False
+
+
+def _settle_calls() -> None:
+    """Deliver what calls hold back: nothing will come before it any more."""
+    from logax._delivery.calls import _settle  # noqa: PLC0415 - which imports this module
+
+    _settle(2**32)
+
+
+def _nothing() -> None:
+    pass
+
+
+_exit = _Exit()
 _before_flush: list[Callable[[float | None], bool]] = []
 _discarding = threading.Lock()
 _others: list[weakref.ref[Worker]] = []
 troubles.queue_bytes = worker.limit
+at_termination(worker, "safe", _settle_calls)
 atexit.register(_flush_at_exit)

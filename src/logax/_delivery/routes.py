@@ -71,6 +71,7 @@ class Route:
         """Call the callback with each record; what it raises is kept until somebody asks."""
         callback, shard = self.callback, batch.shard
         each = _whole(batch) if self.lanes == "batch" and batch.lanes else _split(batch)
+        worker.running = ("the callback", callback)
         for site, arrays, lane, real in each:
             worker.done += 1
             if worker.discards:
@@ -82,6 +83,7 @@ class Route:
                 callback(one)
             except BaseException as error:  # noqa: BLE001 - even an exit, which would end the thread
                 self._failed(site, one, error)
+        worker.running = None
 
     def _failed(self, site: Site, one: record | None, error: BaseException) -> None:
         name = getattr(self.callback, "__qualname__", repr(self.callback))

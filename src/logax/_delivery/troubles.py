@@ -8,6 +8,7 @@ from typing import Any
 
 from logax._delivery.forks import renew_after_fork
 from logax._errors import raise_together, warn_user, warn_without_raising
+from logax._secrets import without_secrets
 
 
 class DeliveryError(RuntimeError):
@@ -46,11 +47,13 @@ class Troubles:
         """Keep the first error of each culprit, to raise or to warn of, and count the others.
 
         A final error, which says what is lost for good, takes the place of an earlier one.
+        Credentials are taken out of it and of its causes, since it may be printed anywhere.
         """
         with self._lock:
             if who in self._errors and not is_final:
                 self._more[who] += records
             else:
+                without_secrets(error)
                 self._errors[who] = (error, raises)
 
     def warn(self, message: str) -> None:

@@ -22,7 +22,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 from logax._delivery.forks import renew_after_fork
 from logax._delivery.troubles import DeliveryError, troubles
@@ -91,6 +91,8 @@ class Worker:
       queue_seconds: Time within which all admitted records are expected to be delivered.
     """
 
+    when_started: ClassVar[list[Callable[[], None]]] = []  # called when a thread was started
+    running: tuple[str, Any] | None  # kind and function of the user's code that runs, if known
     done: int  # grows as long as something is done
     discards: bool  # whether records are counted instead of delivered
     discarded: int
@@ -125,6 +127,7 @@ class Worker:
         self._hurry = 0  # how many wait for it
         self._cramped = 0  # how many of them for room
         self.done = 0
+        self.running = None
         self.discards, self.discarded = False, 0
         self._extra = 0  # bytes admitted beyond the bound
         self._stalled_at = -1  # the value of `done` at which nothing was done for very long
@@ -143,6 +146,8 @@ class Worker:
                     except RuntimeError:  # Python exits already, or there is no room for a thread
                         return  # then `drain` does what there is
                     self._thread = thread
+            for call in self.when_started:
+                call()
 
     def stop(self, *, waits: bool = False) -> None:
         """Have the thread end when all jobs are done. A job that is put in later starts another.
@@ -306,6 +311,21 @@ class Worker:
                 self._changed.wait_for(lambda: self.is_done() or self._thread is None, left)
                 if self.is_done() or self._thread is not None:
                     return self.is_done()
+
+    def reach(self, deadline: float) -> bool:
+        """Wait until the jobs that are queued now are done, and say whether they are."""
+        if self._thread is None and not self._jobs:
+            return True
+        reached = threading.Event()
+        self.put(0, reached.set, waits=False)
+        with self._changed, self._in_a_hurry(), self._short_of_room():
+            left = max(deadline - time.monotonic(), 0)
+            return self._changed.wait_for(reached.is_set, left)
+
+    @property
+    def waiting_records(self) -> int:
+        """Upper bound on the number of records that are not delivered yet."""
+        return self._records
 
     def is_done(self) -> bool:
         """Whether there is nothing to do."""

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from logax._columns.export import free_name
+from logax._columns.export import free_name, with_utf8_names
+from logax._columns.rows import as_utf8
 from logax._extras import imported
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def table_of(frames: Mapping[Run, Any]) -> Any:
     for name in logged:
         own = [frame.get(name) for frame in there.values()]
         table[name] = _stacked(own, lengths, pandas).array
-    return pandas.DataFrame(table)
+    return pandas.DataFrame(with_utf8_names(table))
 
 
 def _known(runs: Sequence[Run]) -> dict[str, list[Any]]:
@@ -37,7 +38,7 @@ def _known(runs: Sequence[Run]) -> dict[str, list[Any]]:
     configs = [_flat(run.config, "config") for run in runs]
     names = dict.fromkeys(name for config in configs for name in config)
     columns = {name: [config.get(name) for config in configs] for name in names}
-    return {"run": [run.id for run in runs], "name": [run.name for run in runs], **columns}
+    return {"run": [run.id for run in runs], "name": [as_utf8(run.name) for run in runs], **columns}
 
 
 def _flat(value: Any, name: str) -> dict[str, Any]:
@@ -46,6 +47,8 @@ def _flat(value: Any, name: str) -> dict[str, Any]:
         for key, each in value.items():
             found |= _flat(each, f"{name}/{key}")
         return found
+    if type(value) is str:
+        return {name: as_utf8(value)}
     return {name: value} if type(value) in _SCALARS else {}
 
 

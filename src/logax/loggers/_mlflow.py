@@ -22,6 +22,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from logax._errors import described
+from logax._secrets import redacted, without_secrets
 from logax.loggers._text.cells import as_json
 
 NAME = "MLflowLogger"
@@ -105,13 +106,20 @@ def pieces(name: str, text: str) -> Iterator[tuple[str, str]]:
         yield f"{name}.{number}", text[start : start + TAG_LENGTH]
 
 
+def has_secret(uri: str) -> bool:
+    """Whether an address holds a user, a password or a token."""
+    return redacted(uri) != uri
+
+
 def check_reachable(uri: str) -> None:
     """Raise soon where nobody listens: MLflow itself would try again for some minutes.
 
     How often it does is set for the whole process only. Behind a proxy nothing can be said.
     """
-    address = urllib.parse.urlsplit(uri)
-    if address.scheme not in ("http", "https") or not address.hostname:
+    if not uri.lower().startswith(("http://", "https://")):
+        return
+    address = _split_address(uri)
+    if not address.hostname:
         return
     proxied = address.scheme in urllib.request.getproxies()
     if proxied and not urllib.request.proxy_bypass(address.hostname):
@@ -125,6 +133,20 @@ def check_reachable(uri: str) -> None:
             f"{address.hostname}:{port} ({error}). Start it with `mlflow server`, or give the "
             "`tracking_uri` of another."
         ) from error
+
+
+def _split_address(uri: str) -> urllib.parse.SplitResult:
+    """Split an http address whose host and port can be read, or raise without showing it."""
+    with contextlib.suppress(ValueError):
+        address = urllib.parse.urlsplit(uri)
+        _ = address.port
+        if "@" in address.netloc or "@" not in uri:
+            return address
+    # Outside of the block above: its error may quote a part of the password.
+    raise ValueError(
+        f"`{NAME}` got a `tracking_uri` whose host or port cannot be read. Quote the user and the "
+        'password in it: `urllib.parse.quote(password, safe="")`.'
+    )
 
 
 @contextlib.contextmanager
@@ -141,7 +163,7 @@ def telling_loss(errors: type[Exception], what: str) -> Iterator[None]:
         # What MLflow raises where nobody answers is the same type, raised while it had the other.
         is_gone = isinstance(error, ConnectionError) or isinstance(error.__context__, OSError)
         kind = ConnectionError if is_gone else RuntimeError
-        raise kind(f"`{NAME}` could not {what}: {described(error)}") from error
+        raise kind(f"`{NAME}` could not {what}: {described(error)}") from without_secrets(error)
 
 
 @contextlib.contextmanager
@@ -150,7 +172,9 @@ def telling_refusal(errors: type[Exception]) -> Iterator[None]:
     try:
         yield
     except errors as error:
-        raise ValueError(f"`{NAME}` got what MLflow does not take: {described(error)}") from error
+        raise ValueError(
+            f"`{NAME}` got what MLflow does not take: {described(error)}"
+        ) from without_secrets(error)
 
 
 def _flat(values: dict[str, Any], begin: str = "") -> Iterator[tuple[str, str]]:

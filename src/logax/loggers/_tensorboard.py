@@ -7,6 +7,7 @@ noticed, and an addition that fails leaves the file as it was, so that the next 
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 import socket
@@ -17,14 +18,15 @@ from typing import Any
 
 import numpy as np
 
+from logax._columns.rows import as_utf8
 from logax._extras import imported
 from logax.loggers._numbers import Part, Picture, as_bytes, flat_config, png
 from logax.loggers._numbers.config import Plain, value_text
-from logax.loggers._text.cells import as_utf8
 from logax.loggers._text.files import append
 from logax.loggers.sink import RunInfo
 
 _NAME = "TensorBoardLogger"
+_HEAD_BYTES = 2**12  # bytes by which a file is known again; the time of its making is among them
 _STATUS = {"finished": 1, "crashed": 2}  # SUCCESS and FAILURE, as the hparams plugin counts them
 
 
@@ -149,18 +151,37 @@ class EventFile:
         now = time.time_ns()
         name = f"events.out.tfevents.{now // 10**9}.{now % 10**9:09}.{socket.gethostname()}"
         self._path = os.path.join(folder, f"{name}.{os.getpid()}")
+        self._head = begin[:_HEAD_BYTES]
+        self._size = 0  # bytes, after the last addition
         self._add(begin, os.O_CREAT | os.O_EXCL)
 
     def add(self, events: bytes) -> None:
-        """Add all of this to the end, or nothing."""
+        """Add all of this to the end, or nothing.
+
+        Raises:
+          OSError: The file is gone, or is not the one that was written.
+        """
         self._add(events, 0)
 
     def _add(self, events: bytes, flags: int) -> None:
-        fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | flags, 0o666)
+        fd = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | flags, 0o666)
         try:
+            if self._size:
+                self._check_unchanged(fd)
             append(fd, events)
+            self._size = os.fstat(fd).st_size
         finally:
             os.close(fd)
+
+    def _check_unchanged(self, fd: int) -> None:
+        """Raise where another program replaced or truncated the file: nothing is added to that."""
+        if os.pread(fd, len(self._head), 0) != self._head:
+            change = "Another program put something else in its place"
+        elif os.fstat(fd).st_size < self._size:
+            change = "Another program truncated it"
+        else:
+            return
+        raise OSError(errno.ESTALE, f"{change}, and nothing is added to that", self._path)
 
 
 def _set(hyperparameter: Any, value: Plain) -> None:

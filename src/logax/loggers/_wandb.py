@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from logax._columns.rows import as_utf8
 from logax._errors import add_note
 from logax._extras import imported
 from logax.loggers._numbers import Part, as_bytes
-from logax.loggers._text.cells import as_utf8
 
 _COUNT = "records"  # the x-axis of keys without a step
 _RESERVED = ("_step", "_timestamp", "_runtime", "_wandb")

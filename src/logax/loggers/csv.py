@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import io
+import itertools
 import os
 import stat
 from collections.abc import Callable, Iterable, Sequence
 from typing import BinaryIO
 
+from logax._columns.rows import encoded
 from logax._files import replacing
 from logax.loggers._shell.logger import Logger
-from logax.loggers._text.cells import encoded
 from logax.loggers._text.files import append, whole_lines
 from logax.loggers._text.gathered import Gathered
 from logax.loggers._text.rows import Rows
 from logax.loggers._text.sink import TextSink
-from logax.loggers._text.table import field, fields, records, widened
+from logax.loggers._text.table import field, fields, heading, records, widened
 from logax.loggers.sink import RunInfo, Stream
 
 
@@ -40,12 +42,17 @@ class CSVLogger(Logger):
 
     **Names.** A key or step called `run`, `lane`, `shard` or `event` has an underscore behind it;
     so has a key where a step of the same record has its name: `step` is the step, `step_` the key.
+    A name that begins with `=`, `+`, `-` or `@` has an apostrophe before it, so that a spreadsheet
+    does not run it as a formula: `=loss` is `'=loss`. Cells are numbers and JSON, and stay.
 
     **Order.** The records of a run stand in the order of the program.
 
     **Sharing.** Any number of processes may write to one file: each adds rows, and columns, under a
     lock. A row that a killed process left unfinished is removed. Rows are in the hands of the
-    system about twice a second, and survive the end of the process.
+    system about twice a second, and survive the end of the process. Where another program deletes,
+    empties or truncates the file, the next call reports it, and rows are added to a new file or to
+    what is left. Nothing is added to a file that took the place of this one: its records are lost,
+    which is reported too.
 
     Args:
       path: The file. It is made, with the folders above it, if there is none; one that a
@@ -70,14 +77,14 @@ class CSVSink(TextSink):
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._header, self._columns = b"", [""]  # as they were when last read
+        self._first_row = b""  # by which the table is known again
         super().__init__(path)
 
     def flush(self) -> None:
         """Add all rows to the file, and columns that it lacks."""
         gathered, self._gathered = self._gathered, Gathered()
         if gathered.number:
-            with self._adding(gathered.number) as fd:
-                self._add(fd, gathered)
+            self._add(gathered.number, lambda fd: self._append(fd, gathered))
 
     def close(self, runs: Sequence[RunInfo], status: str) -> None:
         """Write what is left of the runs."""
@@ -98,27 +105,36 @@ class CSVSink(TextSink):
             known.update(zip(own, own, strict=True))
         return known
 
-    def _add(self, fd: int, gathered: Gathered) -> None:
+    def _append(self, fd: int, gathered: Gathered) -> int:
         columns = self._read_header(fd)
-        wanted = ["run", *_places(gathered.streams), *gathered.columns]
+        wanted = ["run", *_places(gathered.streams), *map(heading, gathered.columns)]
         more = [name for name in wanted if name not in set(columns)]
         text = "\n".join(gathered.take(_former([*columns, *more])))
         data = encoded(text) + b"\n"
         if more or not self._header.endswith(b"\n"):
-            self._rewrite(fd, [*columns, *more], len(more), data)
-        else:
-            end = whole_lines(fd)
-            if end < os.fstat(fd).st_size:  # what a killed process left, or a full disk
-                os.ftruncate(fd, end)
-            append(fd, data)
+            return self._rewrite(fd, [*columns, *more], len(more), data)
+        end = whole_lines(fd)
+        if end < os.fstat(fd).st_size:  # what a killed process left, or a full disk
+            os.ftruncate(fd, end)
+        append(fd, data)
+        self._remember_first_row(fd)
+        return os.fstat(fd).st_size
+
+    def _remember_first_row(self, fd: int) -> None:
+        if not self._first_row:
+            self._first_row = _first_records(fd)[1]
+
+    def _knows(self, fd: int) -> bool:
+        """Whether it is the table, perhaps with columns that another process has added."""
+        header, row = _first_records(fd)
+        columns = fields(header) if header else []
+        return columns[: len(self._columns)] == self._columns and row.startswith(self._first_row)
 
     def _read_header(self, fd: int) -> list[str]:
         """The columns of the file as it is now: another process may have added some."""
         if self._header and os.pread(fd, len(self._header), 0) == self._header:
             return self._columns
-        with open(os.dup(fd), "rb") as file:
-            file.seek(0)
-            header = next(records(file), b"")
+        header = _first_records(fd)[0]
         self._place_of_run(header)
         self._header, self._columns = header, fields(header) if header else []
         return self._columns
@@ -133,16 +149,32 @@ class CSVSink(TextSink):
             )
         return columns.index("run") if header else 0
 
-    def _rewrite(self, fd: int, columns: list[str], more: int, data: bytes) -> None:
+    def _rewrite(self, fd: int, columns: list[str], more: int, data: bytes) -> int:
         """Put a wider table in the place of this one."""
         with open(os.dup(fd), "rb") as old, replacing(self.logger_name, self.path) as new:
             os.fchmod(new.fileno(), stat.S_IMODE(os.fstat(fd).st_mode))
             old.seek(0)
             rows = records(old)
             next(rows, None)
-            new.write(encoded(",".join(map(field, columns))) + b"\n")
-            new.writelines(widened(row, more) for row in rows if row.endswith(b"\n"))
+            header = encoded(",".join(map(field, columns))) + b"\n"
+            kept = (widened(row, more) for row in rows if row.endswith(b"\n"))
+            first_row = next(kept, b"")
+            new.write(header + first_row)
+            new.writelines(kept)
             new.write(data)
+            size = new.tell()
+        self._header, self._columns = header, fields(header)
+        self._first_row = (first_row or next(records(io.BytesIO(data)))).removesuffix(b"\n")
+        return size
+
+
+def _first_records(fd: int) -> tuple[bytes, bytes]:
+    """Return the header and the first row of a table; empty where there is none."""
+    with open(os.dup(fd), "rb") as file:
+        file.seek(0)
+        found = list(itertools.islice(records(file), 2))
+    header, row = [*found, b"", b""][:2]
+    return header, row.removesuffix(b"\n")
 
 
 def _places(streams: Iterable[Stream]) -> list[str]:
@@ -157,7 +189,7 @@ def _former(header: Sequence[str]) -> Callable[[Rows], list[str]]:
 
     def lines(rows: Rows) -> list[str]:
         owner = rows.owner.tolist()
-        columns = {name: _fields(texts) for name, texts in rows.columns.items()}
+        columns = {heading(name): _fields(texts) for name, texts in rows.columns.items()}
         for name, of_stream in _OF_STREAM.items():
             texts = [of_stream(stream) for stream in rows.streams]
             columns[name] = [texts[number] for number in owner]

@@ -7,14 +7,16 @@ import os
 from collections.abc import Sequence
 from typing import Any, BinaryIO
 
+from logax._columns.rows import encoded
 from logax.loggers._shell.logger import Logger
-from logax.loggers._text.cells import as_json, encoded
+from logax.loggers._text.cells import as_json
 from logax.loggers._text.files import append, whole_lines
 from logax.loggers._text.rows import Rows
 from logax.loggers._text.sink import TextSink
 from logax.loggers.sink import RunInfo, Stream
 
 _LONGEST_FOREIGN = 2**20  # bytes of a first line that some other program wrote
+_HEAD_BYTES = 2**12  # bytes by which a file is known again
 
 
 class JSONLLogger(Logger):
@@ -47,7 +49,10 @@ class JSONLLogger(Logger):
 
     **Sharing.** Any number of processes may write to one file: lines are added to its end, under a
     lock. A line that a killed process left unfinished stays as it is, on a line of its own. Lines
-    are in the hands of the system about twice a second, and survive the end of the process.
+    are in the hands of the system about twice a second, and survive the end of the process. Where
+    another program deletes, empties or truncates the file, the next call reports it, and lines are
+    added to a new file or to what is left. Nothing is added to a file that took the place of this
+    one: its records are lost, which is reported too.
 
     Args:
       path: The file. It is made, with the folders above it, if there is none; one that a
@@ -72,13 +77,17 @@ class JSONLSink(TextSink):
 
     def _reset(self) -> None:
         super()._reset()
+        self._head = b""
+        self._openings: dict[RunInfo, str] = {}  # the opening lines of runs that are open
         self._lines: list[str] = []
         self._records = 0  # among the lines
 
     def open(self, runs: Sequence[RunInfo]) -> None:
         """Write what is known of the runs."""
         self._settle()
-        self._lines += [json.dumps(_opening(run), ensure_ascii=False) for run in runs]
+        openings = {run: json.dumps(_opening(run), ensure_ascii=False) for run in runs}
+        self._openings |= openings
+        self._lines += openings.values()
 
     def flush(self) -> None:
         """Add all lines to the file."""
@@ -86,17 +95,32 @@ class JSONLSink(TextSink):
         lines, records = self._lines, self._records
         self._lines, self._records = [], 0
         if lines:
-            with self._adding(records) as fd:
-                size = os.fstat(fd).st_size
-                begin = b"" if whole_lines(fd) == size else b"\n"
-                append(fd, begin + encoded("\n".join(lines)) + b"\n")
+            self._add(records, lambda fd: self._append(fd, lines))
+
+    def _append(self, fd: int, lines: list[str]) -> int:
+        size = os.fstat(fd).st_size
+        if not size and self._head:  # the file was begun again, and lacks what opened the runs
+            present = set(lines)
+            lines = [*(x for x in self._openings.values() if x not in present), *lines]
+        begin = b"" if whole_lines(fd) == size else b"\n"
+        append(fd, begin + encoded("\n".join(lines)) + b"\n")
+        self._head = os.pread(fd, _HEAD_BYTES, 0)
+        return os.fstat(fd).st_size
+
+    def _knows(self, fd: int) -> bool:
+        found = os.pread(fd, len(self._head), 0)
+        return self._head.startswith(found)
 
     def close(self, runs: Sequence[RunInfo], status: str) -> None:
         """Write how the runs ended."""
         self._settle()
         ends = ({"run": run.id, "event": "close", "status": status} for run in runs)
         self._lines += map(json.dumps, ends)
-        self.flush()
+        try:
+            self.flush()
+        finally:
+            for run in runs:
+                self._openings.pop(run, None)
 
     def _settle(self) -> None:
         """Put what was gathered in order: nothing that comes later belongs before it."""

@@ -19,6 +19,7 @@ from logax.loggers._mlflow import (
     TAG_LENGTH,
     check_reachable,
     config_tags,
+    has_secret,
     mlflow_name,
     params_of,
     pieces,
@@ -72,6 +73,11 @@ class MLflowLogger(Logger):
     **Failures.** A server at whose address nobody listens is an error within seconds. One that
     answers with errors or not at all is asked again as MLflow does, for some minutes, in the
     background: `MLFLOW_HTTP_REQUEST_MAX_RETRIES` and `MLFLOW_HTTP_REQUEST_TIMEOUT` say how long.
+
+    **Secrets.** A user and a password may be in the address, `http://user:password@host`, quoted
+    with `urllib.parse.quote(password, safe="")`. Errors show `***` in their place, and the line
+    with the address of a run that MLflow prints when a run ends is left out.
+    `MLFLOW_TRACKING_USERNAME` and `MLFLOW_TRACKING_PASSWORD` keep them out of the address.
 
     Args:
       experiment: Its name. It is made if there is none.
@@ -272,7 +278,7 @@ class MLflowSink(Sink):
         if status != "finished":
             group.status = status
         if not group.members:
-            self._client.set_terminated(group.own, _STATUS[group.status])
+            self._terminate(group.own, group.status)
 
     def _send(self, waiting: tuple[_Run, list[Any]]) -> None:
         run, metrics = waiting
@@ -290,9 +296,22 @@ class MLflowSink(Sink):
         with telling_loss(self._errors, f"close the run {run.name!r}"):
             try:
                 if run in self._runs:  # else it could not be opened
-                    self._client.set_terminated(self._runs[run].id, _STATUS[status])
+                    self._terminate(self._runs[run].id, status)
             finally:
                 self._leave_group(run, status)
+
+    def _terminate(self, own: str, status: str) -> None:
+        """Set the status and the end of a run of MLflow's.
+
+        `set_terminated` prints the address of the run, with the password that is in it. No option
+        of the client turns that off, and the environment variable that does is of the process.
+        """
+        client = self._client
+        if not has_secret(self.uri):
+            client.set_terminated(own, _STATUS[status])
+            return
+        kind = self._entities.RunStatus.from_string(_STATUS[status])
+        client._tracking_client.store.update_run_info(own, kind, int(time.time() * 1000), None)
 
     def _gather(self, part: Part, number: int, run: _Run) -> None:
         metric = self._entities.Metric

@@ -8,12 +8,13 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from logax._columns.rows import as_utf8
 from logax._config import plain_config
 from logax._errors import described, received
 from logax._extras import imported
 from logax.loggers._numbers import Axis, Part
 from logax.loggers._shell.logger import Logger
-from logax.loggers._text.cells import as_json, as_utf8
+from logax.loggers._text.cells import as_json
 from logax.loggers.sink import KnownRuns, Portion, RunInfo, Sink
 
 _NAME = "TrackioLogger"

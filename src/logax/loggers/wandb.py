@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from logax._config import plain_config
-from logax._errors import described, received, warn_user
+from logax._errors import as_sentence, described, received, warn_user
 from logax._extras import imported
 from logax.loggers._each import for_each
 from logax.loggers._numbers import Axis
@@ -70,6 +70,7 @@ class WandbLogger(Logger):
     Raises:
       ImportError: W&B is not installed.
       TypeError: `wandb.init` has no such option, or it is not for you to give.
+      ValueError: W&B does not take a value of `settings`.
       RuntimeError: There is no login, and `force=True` asks for one.
     """
 
@@ -221,7 +222,15 @@ def _settings(wandb: Any, given: Any) -> dict[str, Any]:
     # W&B says several lines at the beginning and the end of every run, of which there may be many.
     quiet = {} if "WANDB_SILENT" in os.environ else {"silent": True}
     settings = {"console": "off", **quiet, **(given or {})}
-    wandb.Settings(**settings)  # raises here what is wrong with it
+    refused: list[str] = []
+    try:
+        wandb.Settings(**settings)
+    except ValueError as error:  # of pydantic
+        refused = [f"`{'.'.join(map(str, x['loc']))}`: {x['msg']}" for x in error.errors()]  # type: ignore[attr-defined]
+    if refused:  # without the values and without the cause, which show passwords and keys
+        raise ValueError(
+            f"`{_NAME}` got `settings` that W&B does not take: {as_sentence('; '.join(refused))}"
+        )
     return settings
 
 

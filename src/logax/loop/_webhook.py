@@ -45,7 +45,7 @@ class Webhook:
             error.close()
             failure = f"it answered with {error.code}"
             if 300 <= error.code < 400:
-                failure += ", which points elsewhere; use the URL that it points to"
+                failure += _refusal(error.code, self._url, error.headers)
             return Answer(failure, error.code == 429 or error.code >= 500, _asked(error.headers))
         except OSError as error:
             reason = getattr(error, "reason", error)
@@ -58,19 +58,46 @@ class Webhook:
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
-    """Follows where the same is to be posted again in the same scheme, and nowhere else.
+    """Follow a redirect only where the same is to be posted again to the same server.
 
-    Other redirects would make a request without the body of it, which looks like a success.
+    A redirect to another server would hand the values to it. Other kinds of redirect would make a
+    request without the body, which looks like a success.
     """
 
     def redirect_request(
         self, req: urllib.request.Request, fp: Any, code: int, msg: str, headers: Any, newurl: str
     ) -> urllib.request.Request | None:
         """The request to make in its place."""
-        schemes = {urllib.parse.urlsplit(url).scheme for url in (req.full_url, newurl)}
-        if code not in (307, 308) or len(schemes) > 1:
+        if code not in (307, 308) or _server(req.full_url) != _server(newurl):
             return None
         return urllib.request.Request(newurl, req.data, dict(req.headers), method="POST")
+
+
+def _server(url: str, location: str = "") -> tuple[str, str | None, int | None] | None:
+    """Return scheme, host and port of a URL, or of a location relative to it.
+
+    None where they cannot be read, or where there is a user in front of the host.
+    """
+    try:
+        parts = urllib.parse.urlsplit(urllib.parse.urljoin(url, location))
+        port = parts.port
+    except ValueError:
+        return None
+    if "@" in parts.netloc:
+        return None
+    return parts.scheme, parts.hostname, port or {"http": 80, "https": 443}.get(parts.scheme)
+
+
+def _refusal(code: int, url: str, headers: Any) -> str:
+    """Say why a redirect was not followed. The location is not shown: it may repeat the URL."""
+    if _server(url) != _server(url, headers.get("Location", "")):
+        return (
+            ", which redirects to another host, port or scheme, and the values are not posted "
+            "there; use the URL that it redirects to, if you trust it"
+        )
+    if code in (307, 308):
+        return ", which redirects again and again"
+    return ", which is a redirect that drops the values; use the URL that it redirects to"
 
 
 def _opener(scheme: str) -> urllib.request.OpenerDirector:

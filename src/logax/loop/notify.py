@@ -48,7 +48,8 @@ class NotifyLogger(EnteredLogger):
     The posts are made on a thread of their own; `log` neither waits for the network nor for the
     device. Due steps that come faster than they can be posted are left out, and the next post says
     how many. What cannot be posted does not stop the run: one warning says so, or a note of the
-    error that ends the loop. The URL is never shown, only its scheme and host. In a
+    error that ends the loop. The URL is never shown, only its scheme and host. A redirect is
+    followed on the same host, port and scheme only, so that no other server gets the values. In a
     `CompositeLogger` put it first: then it is left last, and what the others have to say of a
     failure, such as where states were dumped, is in its post.
 

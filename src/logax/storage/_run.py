@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
+from logax._delivery.shutdown import at_termination
 from logax._delivery.together import put_together
 from logax._delivery.worker import Worker
 from logax._errors import add_note, described, tell_at_end, warn_user
@@ -53,6 +54,7 @@ class Run:
         """Start the thread, with a queue of so many bytes."""
         self._worker.limit, self._worker.blocks = limit, not drops
         self._worker.start()
+        at_termination(self._worker, "safe", self._commit)
 
     def put(self, row_bytes: int, entry: _Entry) -> None:
         """Have a row written."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from logax._delivery.control import drained_by_flush
 from logax._delivery.troubles import DeliveryError, troubles
-from logax._delivery.worker import Worker
+from logax._delivery.worker import Worker, worker
 from logax._errors import described
 from logax.loggers._shell.folding import folded
 from logax.loggers._shell.register import LiveRun
@@ -150,14 +150,19 @@ class Branch:
         self._streams.clear()  # which keep runs
 
     def _try(self, what: str, records: int, job: Callable[..., Any], *arguments: Any) -> bool:
+        current = self._worker or worker
+        current.running = (f"`{self.name}`, at", job)
         try:
             job(*arguments)
         except BaseException as error:  # noqa: BLE001 - told to whoever asks next
             self._fail(what, records, error)
             return False
+        finally:
+            current.running = None
         return True
 
     def _fail(self, what: str, records: int, error: BaseException, is_final: bool = False) -> None:
+        records = getattr(error, "records_lost", records)  # where the sink knows better
         lost = f" {records} records may be lost." if records else ""
         told = f"`{self.name}` could not {what} its runs: {described(error)}{lost}"
         failure = DeliveryError(told)

@@ -17,6 +17,7 @@ from logax._delivery.direct import deliver_soon
 from logax._delivery.forks import renew_after_fork
 from logax._delivery.packets import Owner, Parcel
 from logax._delivery.routes import Batch, Route
+from logax._delivery.shutdown import at_termination
 from logax._delivery.troubles import DeliveryError, troubles
 from logax._delivery.worker import attempt, worker
 from logax.loggers._shell.branch import Branch
@@ -55,6 +56,8 @@ class Inbox:
         self._routes = [Route(callback, "split", "raise") for callback in callbacks]
         self._reset()
         _all.add(self)
+        at_termination(worker, "safe", self.settle)
+        at_termination(worker, "close", self._crash)
         renew_after_fork(self)
 
     def _reset(self) -> None:
@@ -195,6 +198,11 @@ class Inbox:
         let_go = self._let_go()
         if let_go is not None:
             let_go()
+
+    def _crash(self) -> None:
+        """Close all runs: the process is about to be ended."""
+        self._close([run for run in self._register if run.seeds.of_here], "crashed")
+        self._end()
 
     def _end(self) -> None:
         self.settle()

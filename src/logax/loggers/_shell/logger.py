@@ -17,7 +17,7 @@ from logax._checks import as_text, one_of, warn_of_misspelling
 from logax._compat import Array, Tree
 from logax._config import validate_name
 from logax._delivery.ask import ask
-from logax._delivery.control import flush
+from logax._delivery.control import flush, wait_at_exit
 from logax._delivery.emit import shard_here
 from logax._errors import add_note, caller, described, received
 from logax._harvest.call import Harvested
@@ -170,7 +170,8 @@ class Logger:
             atexit.register(self._end_at_exit)  # twice does no harm
 
     def _end_at_exit(self) -> None:
-        self._end("crashed" if hasattr(sys, "last_value") else "finished")
+        status = "crashed" if hasattr(sys, "last_value") else "finished"
+        wait_at_exit(lambda: self._end(status))
 
     def finish(self, state: RunState) -> None:
         """The run has ended: all of it is written, and the destination is told.

@@ -58,16 +58,6 @@ def as_json(value: Any) -> Any:
     return str(value)
 
 
-def encoded(text: str) -> bytes:
-    """Text as UTF-8. A lone surrogate, which UTF-8 has not, is written as JSON escapes it."""
-    return text.encode("utf-8", "backslashreplace")
-
-
-def as_utf8(text: str) -> str:
-    """Text that UTF-8 has: the same, but for lone surrogates."""
-    return encoded(text).decode()
-
-
 def _is_numbers(array: Any) -> bool:
     return bool(jnp.issubdtype(array.dtype, jnp.number) or array.dtype == np.bool_)
 

@@ -2,8 +2,8 @@
 
 Each addition holds a lock on the file (`flock`, which ends with the process, whatever happens to
 it), so that lines stay whole and stay apart; where a file system has no locks, the additions rely
-on `O_APPEND`. Nothing stays open in between: a file that was moved or deleted is noticed, and begun
-anew. An addition that fails, on a full disk say, leaves the file as it was.
+on `O_APPEND`. Nothing stays open in between: a file that was moved, deleted, truncated or replaced
+is noticed (see `TextSink`). An addition that fails, on a full disk say, leaves the file as it was.
 """
 
 from __future__ import annotations
@@ -76,17 +76,30 @@ def whole_lines(fd: int) -> int:
     return 0
 
 
+class FileChangedError(OSError):
+    """Another program changed a file; what was to be added to it was added.
+
+    Attributes:
+      records_lost: Number of records of the failed call that were lost: none.
+    """
+
+    records_lost = 0
+
+
+class ForeignFileError(OSError):
+    """Another program put a file in the place of ours, and nothing was added to that."""
+
+
 @contextlib.contextmanager
 def telling_loss(what: str, path: str, records: int) -> Iterator[None]:
     """Have an error of the system say what was lost, and where."""
     try:
         yield
     except OSError as error:
-        raise OSError(
-            error.errno,
-            f"`{what}` could not write {records} records to {path}, and they are lost: "
-            + as_sentence(error.strerror or str(error)),
-        ) from error
+        lost = f"{records} records to {path}, and they are lost" if records else f"to {path}"
+        why = as_sentence(error.strerror or str(error))
+        text = f"`{what}` could not write {lost}: {why}"
+        raise (OSError(text) if error.errno is None else OSError(error.errno, text)) from error
 
 
 def _lock(fd: int, kind: int = fcntl.LOCK_EX) -> None:

@@ -18,10 +18,10 @@ import jax
 import numpy as np
 
 from logax._columns.export import free_name
-from logax._columns.rows import is_missing
+from logax._columns.rows import as_utf8, is_missing
 from logax._logdict import leaf_name
 from logax._show import is_shown
-from logax.loggers._text.cells import as_utf8, cells
+from logax.loggers._text.cells import cells
 from logax.loggers.sink import Portion, Stream
 
 Numbers = np.ndarray[Any, Any]

@@ -3,18 +3,34 @@
 Records are gathered, and added to the end of the file when they are flushed. A file that some other
 program wrote is refused when the sink is made. Whoever derives from it says of which logger it is
 (`logger_name`), what a file of its own begins with (`_check`), how its records become lines
-(`flush`), and which runs are in a file (`_runs_of`).
+(`flush`), which runs are in a file (`_runs_of`), and how to know the file again (`_knows`).
+
+Another program may change the file between two additions. Each addition compares the size and the
+beginning of the file with those after the one before. (An inode says less: the system gives that of
+a deleted file to the next one.)
+
+| file | records of this addition | error |
+| --- | --- | --- |
+| gone, or empty | added, to a new file | says that the earlier ones are not there any more |
+| shorter | added | says that earlier ones may be gone |
+| begins with something else | lost, and nothing is added | says so |
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import BinaryIO, ClassVar
 
 from logax._delivery.forks import renew_after_fork
-from logax.loggers._text.files import locked, telling_loss, writable
+from logax.loggers._text.files import (
+    FileChangedError,
+    ForeignFileError,
+    locked,
+    telling_loss,
+    writable,
+)
 from logax.loggers._text.gathered import Gathered
 from logax.loggers.sink import KnownRuns, Portion, Sink
 
@@ -31,6 +47,8 @@ class TextSink(Sink):
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = writable(self.logger_name, path)
+        self._size = 0  # bytes of the file, after the last addition
+        self._added = 0  # records, to the file that is there
         self._reset()
         renew_after_fork(self)
         with contextlib.suppress(FileNotFoundError), open(self.path, "rb") as file:
@@ -55,11 +73,61 @@ class TextSink(Sink):
             known = self._runs_of(file)
         return KnownRuns(self.path, known)
 
-    @contextlib.contextmanager
-    def _adding(self, records: int) -> Iterator[int]:
-        """The descriptor of the file, for adding so many records; what fails says they are lost."""
+    def _add(self, records: int, write: Callable[[int], int]) -> None:
+        """Add so many records to the file, unless it is another program's.
+
+        Args:
+          records: Number of records.
+          write: Adds them to the file of a descriptor, and returns the size that it then has.
+
+        Raises:
+          FileChangedError: The records are there, and earlier ones are gone.
+          OSError: The records are lost.
+        """
         with telling_loss(self.logger_name, self.path, records), locked(self.path) as fd:
-            yield fd
+            change = self._change(fd)
+            before, self._added = self._added, self._added * (not change)
+            self._size = write(fd)
+            self._added += records
+        if change:
+            raise FileChangedError(
+                f"`{self.logger_name}` found that {self.path} was {change.format(before)} "
+                f"The {records} records since then are there."
+            )
+
+    def _change(self, fd: int) -> str:
+        """Say what another program did to the file since the last addition, if anything.
+
+        Raises:
+          ForeignFileError: It is not the file of this sink any more.
+        """
+        size = os.fstat(fd).st_size
+        if not self._added:
+            if size:  # perhaps written by others since the sink was made
+                with open(os.dup(fd), "rb") as file:
+                    file.seek(0)
+                    self._check(file)
+            return ""
+        if not size:
+            return (
+                "deleted, moved or emptied by another program: the {} records that it had written "
+                "are not there any more, and the file was begun again."
+            )
+        if not self._knows(fd):
+            raise ForeignFileError(
+                "another program put something else in its place, and nothing is added to that. "
+                "Move it away, and a new file is begun."
+            )
+        if size < self._size:
+            return (
+                "truncated by another program: of the {} records that it had written some may be "
+                "gone."
+            )
+        return ""
+
+    def _knows(self, fd: int) -> bool:
+        """Whether a file begins as it did after the last addition."""
+        raise NotImplementedError
 
     def _check(self, file: BinaryIO) -> None:
         """Raise where the file is not one to add to.

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 _FIELD = re.compile(r'(?:\A|,)(?:"([^"]*(?:""[^"]*)*)"(?=,|\Z)|([^,]*))')
+_FORMULA = re.compile(r"'*[=+\-@\t\r]")
 _SPECIAL = re.compile(r'[,"\r\n]|\A\s|\s\Z')
 
 
@@ -41,6 +42,15 @@ def widened(record: bytes, more: int) -> bytes:
     """A record with so many empty fields more, and a newline."""
     bare = record.removesuffix(b"\n").removesuffix(b"\r")
     return bare + b"," * more + b"\n" if bare else record
+
+
+def heading(name: str) -> str:
+    """Return the name of a column, in a form that no spreadsheet takes for a formula.
+
+    Spreadsheets run a cell that begins with `=`, `+`, `-` or `@`, and show one that begins with an
+    apostrophe as text. A name that begins so already gets another one, so that no two are the same.
+    """
+    return f"'{name}" if _FORMULA.match(name) else name
 
 
 def field(text: str) -> str:
