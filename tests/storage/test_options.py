@@ -30,6 +30,7 @@ from logax.storage import (
     Once,
     StorageError,
     WriterGroupConfig,
+    resume_state,
 )
 from logax.storage._commits import encoded, latest
 from logax.storage._layout import Layout
@@ -137,6 +138,45 @@ def test_rows_from_the_step_that_a_run_resumes_with_come_anew(tmp_path: Path) ->
     with HDF5StorageReader(path) as reader:
         assert (len(reader.focus_group("frames")), reader.actual_steps) == (0, 0)
         assert len(reader.focus_group("start")) == 0  # step 0 comes anew, too
+
+
+def test_a_run_resumes_with_the_last_state_of_its_file_and_the_step_after_it(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "a.h5"
+    start = {"x": jnp.float32(7), "n": np.int64(3)}
+    config = {
+        "states": WriterGroupConfig(whole, 10),
+        "named": WriterGroupConfig(lambda state: {"state": state, "twice": 2 * state["x"]}, 5),
+        "every": WriterGroupConfig(lambda state: state["x"], 1),
+        "setup": WriterGroupConfig(whole, Once()),
+    }
+    assert resume_state(path, "states", start) == (start, 0)
+
+    def go(state: Any, steps: range, first: int) -> None:
+        with HDF5StorageWriter(path, config, state, mode="a", start_step=first) as writer:
+            for step in steps:
+                state = {"x": state["x"] + 1, "n": state["n"] + 1}
+                writer.log(state, step)
+
+    go(start, range(0), 0)
+    assert resume_state(path, "states", start) == (start, 0)
+    go(start, range(38), 0)
+    state, first = resume_state(path, "states", start)
+    assert (state, first) == ({"x": 38, "n": 34}, 31)
+    assert isinstance(state["x"], jax.Array)
+    assert isinstance(state["n"], np.generic)
+    part = resume_state(path, "named", start, where=lambda row: row["state"])
+    assert part == ({"x": 43, "n": 39}, 36)
+    go(state, range(first, 60), first)
+    with HDF5StorageReader(path) as reader:
+        assert (reader.actual_steps, reader.complete) == (60, True)
+        np.testing.assert_array_equal(reader.focus_group("every")[...], np.arange(8.0, 68.0))
+        assert reader.focus_group("named").steps.tolist() == list(range(0, 60, 5))
+    with pytest.raises(LookupError, match=r"`setup` was written once\. Store states under a sched"):
+        resume_state(path, "setup", start)
+    with pytest.raises(LookupError, match="has no such group"):
+        resume_state(path, "frames", start)
 
 
 def test_a_writer_that_is_entered_again_goes_on_and_never_drops_its_own_rows(

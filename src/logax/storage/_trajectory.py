@@ -3,6 +3,8 @@
 Rows are gathered in blocks. A whole block is written to the datasets, chunk by chunk, each once and
 with its checksum; a block that is not whole goes into the commits. `commit` makes all that was
 added so far safe: it first has HDF5 pass on what is in the datasets, and then writes a commit.
+Rows are added by the step, in all groups at once, so that every commit ends all groups at the same
+step.
 
 The file comes under its name when it can be read: it is made under another name before. From
 then on it is in HDF5's mode for one writer and many readers, in which HDF5 orders its writes such
@@ -22,7 +24,7 @@ from logax._extras import imported
 from logax._files import part_beside
 from logax._resting.errors import StorageError
 from logax.storage._claims import Claim, cut_off, mend_after_kill
-from logax.storage._commits import Commit, Stand, encoded
+from logax.storage._commits import Commit, Numbers, Stand, encoded
 from logax.storage._datasets import create_datasets
 from logax.storage._layout import COMMITS, Layout
 from logax.storage._stores import OnceStore, RowStore
@@ -41,6 +43,7 @@ class Trajectory:
         self._handle = file.id.get_vfd_handle()
         self._commit = commit
         self._is_gone = False
+        self._is_whole = True  # no step is only partly in the stores
         self._start = file[COMMITS].id.get_offset()
         self.stores: list[OnceStore | RowStore] = [
             (OnceStore if group.is_once else RowStore)(file, group, view, stand)
@@ -148,6 +151,21 @@ class Trajectory:
         groups = zip(self._layout.groups, self._commit.groups, strict=True)
         return {group.name: 0 if self._is_gone else stand.number for group, stand in groups}
 
+    def add(self, rows: Sequence[tuple[int, Sequence[Numbers]]], step: int) -> None:
+        """Add the rows of one step, each with the number of its group: all of them or none."""
+        stores = [(self.stores[number], row) for number, row in rows]
+        self._write_full(stores)  # blocks that could not be written in an earlier run
+        self._is_whole = False
+        for store, row in stores:
+            store.append(row, step)
+        self._is_whole = True
+        self._write_full(stores)
+
+    def _write_full(self, stores: Sequence[tuple[OnceStore | RowStore, Any]]) -> None:
+        for store, _ in stores:
+            if store.is_full:
+                store.write()
+
     def commit(self, actual_steps: int, *, sync: bool) -> None:
         """Make all rows safe that were added."""
         self._check_is_there()
@@ -165,9 +183,14 @@ class Trajectory:
         self._claim.release()
 
     def abandon(self, actual_steps: int) -> None:
-        """Leave the file as it is after a failure, with the rows that need no more room."""
+        """Leave the file after a failure, with the rows that need no more room.
+
+        A commit counts the same steps in all groups. Where HDF5 still holds rows of one group, or a
+        step is only partly there, the last commit stays.
+        """
         try:
-            self._commit_stands(actual_steps)
+            if self._is_whole and all(store.is_flushed for store in self.stores):
+                self._commit_stands(actual_steps)
         except (OSError, StorageError):  # then those of the last commit are safe
             pass
         finally:
@@ -196,7 +219,7 @@ class Trajectory:
         self, actual_steps: int, *, is_complete: bool = False, sync: bool = False
     ) -> None:
         before = self._commit
-        stands = [store.stand(old) for store, old in zip(self.stores, before.groups, strict=True)]
+        stands = [store.stand() for store in self.stores]
         self._commit = dataclasses.replace(
             before,
             sequence=before.sequence + 1,
