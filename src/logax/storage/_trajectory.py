@@ -77,7 +77,7 @@ class Trajectory:
             stands = [Stand.at_start(group) for group in layout.groups]
             commit = Commit(0, 0, 0, total_steps, False, stands)
             trajectory = cls(file, claim, layout, views, commit)
-            trajectory._write_commit(both=True)
+            trajectory._write_commit(everywhere=True)
             file.flush()
             if sync:
                 os.fsync(claim.fd)
@@ -106,9 +106,10 @@ class Trajectory:
         *,
         sync: bool,
     ) -> Trajectory:
-        """A file that is there, from a commit on, which takes the place of the last one.
+        """Go on with a file from a commit, which replaces all others.
 
-        The commit says that rows are dropped: it must be there before others are written over them.
+        The commit says that rows are dropped. It must be in all slots before others are written
+        over these rows: no damage may bring them back.
         """
         h5py = imported("h5py", "HDF5StorageWriter", "hdf5")
         mend_after_kill(claim.fd)
@@ -125,7 +126,7 @@ class Trajectory:
             ) from error
         try:
             trajectory = cls(file, claim, layout, views, commit)
-            trajectory._write_commit()
+            trajectory._write_commit(everywhere=True)
             if sync:
                 os.fsync(claim.fd)
             claim.let_readers_in()
@@ -228,25 +229,26 @@ class Trajectory:
             groups=stands,
         )
         try:
-            self._write_commit(both=is_complete)
+            self._write_commit(everywhere=is_complete)
             if sync:
                 os.fsync(self._claim.fd)
         except BaseException:
             self._commit = before
             raise
 
-    def _write_commit(self, *, both: bool = False) -> None:
-        """Over the last but one; at the end over both, so that damage to one does no harm."""
-        data = b"".join(encoded(self._commit))
+    def _write_commit(self, *, everywhere: bool = False) -> None:
+        """Write the commit over the last but one, or into all slots."""
+        data = encoded(self._commit, self._layout.version)
         room = self._layout.slot_bytes
         if len(data) > room:
             raise StorageError(
                 f"A commit takes {len(data)} bytes, and there is room for {room}: the file was "
                 "continued too often in the middle of rows out of order. Write to a new one."
             )
-        slot = self._commit.sequence % 2
-        for each in (slot, 1 - slot) if both else (slot,):
-            _write_all(self._claim.fd, data, self._start + each * room)
+        copies, first = self._layout.commit_copies, self._commit.sequence % 2
+        for pair in (first, 1 - first) if everywhere else (first,):
+            for slot in range(pair * copies, (pair + 1) * copies):
+                _write_all(self._claim.fd, data, self._start + slot * room)
 
 
 def _write_all(fd: int, data: bytes, at: int) -> None:
