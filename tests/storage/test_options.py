@@ -7,6 +7,7 @@ import dataclasses
 import gc
 import io
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -639,6 +640,78 @@ def test_a_file_that_is_deleted_is_told_in_the_loop_and_none_of_its_rows_is_call
                 writer.log(np.float32(step), step)
 
     with pytest.raises(StorageError, match=r"deleted while .* 0 of `frames`"):
+        loop()
+
+
+def spoil(path: Path, way: str) -> str:
+    """Do to the file of a writer what another program may do, and return what it must say."""
+    if way == "renamed":
+        path.rename(path.with_suffix(".moved"))
+        return "the file was renamed while it was being written"
+    if way == "replaced":
+        path.rename(path.with_suffix(".moved"))
+        path.write_text("something else")
+        return "the file was replaced by another one while it was being written"
+    if way == "written over":
+        new = path.with_suffix(".new")
+        new.write_text("something else")
+        new.rename(path)
+        return "the file was replaced by another one while it was being written"
+    if way == "deleted":
+        path.unlink()
+        return "the file was deleted while it was being written"
+    size = path.stat().st_size
+    left = {"cut a little": size - 1, "cut": 1000, "emptied": 0}[way]
+    os.truncate(path, left)
+    return f"another program truncated the file while it was being written, from {size} to {left} "
+
+
+SPOILT = ["renamed", "replaced", "written over", "deleted", "cut a little", "cut", "emptied"]
+
+
+@pytest.mark.parametrize("size", [3, 2**15])  # rows that wait in a commit, and that do not
+@pytest.mark.parametrize("way", SPOILT)
+def test_a_file_that_another_program_moves_or_cuts_is_told(
+    way: str, size: int, tmp_path: Path
+) -> None:
+    path, first = tmp_path / "a.h5", np.zeros(size)
+    said = ""
+
+    def loop(last: int) -> None:
+        nonlocal said
+        with HDF5StorageWriter(path, ONE, first, flush_seconds=0, mode="w") as writer:
+            writer.log(first, 0)
+            with HDF5StorageReader(path) as reader:
+                next(reader.follow("frames"))  # it is safe, and nothing is being written
+            said = spoil(path, way)
+            for step in range(1, last):
+                writer.log(first + step, step)
+
+    safe = {"renamed": r"[1-9]\d*", "replaced": r"[1-9]\d*"}.get(way, "0")
+    for last in (1, 2**40):  # at the end, and in the loop
+        with pytest.raises(StorageError) as caught:
+            loop(last)
+        begin = f"`HDF5StorageWriter` could not write to {path}: StorageError: {said}"
+        assert str(caught.value).startswith(begin)
+        assert re.search(f"Rows that are safe in it: {safe} of `frames`", str(caught.value))
+        if safe != "0":
+            number = frames(path.with_suffix(".moved"))[1]
+            assert f" {len(number)} of `frames`" in str(caught.value)
+
+
+def test_a_file_that_is_cut_and_grows_again_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "a.h5"
+
+    def loop() -> None:
+        with HDF5StorageWriter(path, ONE, np.float32(0), flush_seconds=0) as writer:
+            writer.log(np.float32(0), 0)
+            with HDF5StorageReader(path) as reader:
+                next(reader.follow("frames"))
+            size = path.stat().st_size
+            os.truncate(path, 1000)
+            os.truncate(path, size)
+
+    with pytest.raises(StorageError, match="truncated the file, or wrote to it, while it was bei"):
         loop()
 
 

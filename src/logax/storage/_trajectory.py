@@ -24,7 +24,7 @@ from logax._extras import imported
 from logax._files import part_beside
 from logax._resting.errors import StorageError
 from logax.storage._claims import Claim, cut_off, mend_after_kill
-from logax.storage._commits import Commit, Numbers, Stand, encoded
+from logax.storage._commits import HEAD, Commit, Numbers, Stand, encoded
 from logax.storage._datasets import create_datasets
 from logax.storage._layout import COMMITS, Layout
 from logax.storage._stores import OnceStore, RowStore
@@ -37,10 +37,19 @@ class Trajectory:
     """An open file, to which rows are added."""
 
     def __init__(
-        self, file: Any, claim: Claim, layout: Layout, views: Sequence[View], commit: Commit
+        self,
+        path: str,
+        file: Any,
+        claim: Claim,
+        layout: Layout,
+        views: Sequence[View],
+        commit: Commit,
     ) -> None:
         self._file, self._claim, self._layout = file, claim, layout
+        self._path = path
         self._handle = file.id.get_vfd_handle()
+        self._size = 0  # of the file, as far as this process has written it
+        self._head, self._head_place = b"", 0  # first bytes of the last commit
         self._commit = commit
         self._is_gone = False
         self._is_whole = True  # no step is only partly in the stores
@@ -76,7 +85,7 @@ class Trajectory:
             claim.let_readers_in()
             stands = [Stand.at_start(group) for group in layout.groups]
             commit = Commit(0, 0, 0, total_steps, False, stands)
-            trajectory = cls(file, claim, layout, views, commit)
+            trajectory = cls(whole, file, claim, layout, views, commit)
             trajectory._write_commit(everywhere=True)
             file.flush()
             if sync:
@@ -125,7 +134,7 @@ class Trajectory:
                 "has it open, in a reader or in h5py, close it there first."
             ) from error
         try:
-            trajectory = cls(file, claim, layout, views, commit)
+            trajectory = cls(path, file, claim, layout, views, commit)
             trajectory._write_commit(everywhere=True)
             if sync:
                 os.fsync(claim.fd)
@@ -163,23 +172,28 @@ class Trajectory:
         self._write_full(stores)
 
     def _write_full(self, stores: Sequence[tuple[OnceStore | RowStore, Any]]) -> None:
-        for store, _ in stores:
-            if store.is_full:
+        full = [store for store, _ in stores if store.is_full]
+        if full:
+            self._check_size()
+            for store in full:
                 store.write()
+            self._size = os.fstat(self._claim.fd).st_size
 
     def commit(self, actual_steps: int, *, sync: bool) -> None:
         """Make all rows safe that were added."""
-        self._check_is_there()
+        self._check_contents()
         self._flush(sync)
         self._commit_stands(actual_steps, sync=sync)
+        self._check_name()
 
     def finish(self, actual_steps: int, *, sync: bool, is_complete: bool) -> None:
         """Write all that is left, and close the file."""
+        self._check_contents()
         for store in self.stores:
             store.finish()
         self._flush(sync)
         self._commit_stands(actual_steps, is_complete=is_complete, sync=sync)
-        self._check_is_there()
+        self._check_name()
         self._file.close()
         self._claim.release()
 
@@ -190,7 +204,8 @@ class Trajectory:
         step is only partly there, the last commit stays.
         """
         try:
-            if self._is_whole and all(store.is_flushed for store in self.stores):
+            is_flushed = all(store.is_flushed for store in self.stores)
+            if self._is_whole and is_flushed and not self._is_gone:
                 self._commit_stands(actual_steps)
         except (OSError, StorageError):  # then those of the last commit are safe
             pass
@@ -203,16 +218,47 @@ class Trajectory:
         cut_off(self._handle)
         self._claim.release()
 
-    def _check_is_there(self) -> None:
-        """Raise if the file has no name any more, since nobody will find what is in it."""
-        self._is_gone = not os.fstat(self._claim.fd).st_nlink
-        if self._is_gone:
-            raise StorageError("the file was deleted while it was being written")
+    def _check_size(self) -> None:
+        """Raise if another program has truncated the file, before HDF5 writes behind the hole."""
+        size = os.fstat(self._claim.fd).st_size
+        if size < self._size:
+            self._is_gone = True
+            raise StorageError(
+                "another program truncated the file while it was being written, from "
+                f"{self._size} to {size} bytes"
+            )
+
+    def _check_contents(self) -> None:
+        """Raise if another program has truncated the file, or has written over the last commit."""
+        self._check_size()
+        if os.pread(self._claim.fd, len(self._head), self._head_place) != self._head:
+            self._is_gone = True
+            raise StorageError(
+                "another program truncated the file, or wrote to it, while it was being written"
+            )
+
+    def _check_name(self) -> None:
+        """Raise if the file is not the one of its name any more.
+
+        Nobody finds the rows of a deleted file; those of a renamed one are safe.
+        """
+        own = os.fstat(self._claim.fd)
+        try:
+            found = os.stat(self._path)
+        except (FileNotFoundError, NotADirectoryError):
+            what = "renamed" if own.st_nlink else "deleted"
+        else:
+            if os.path.samestat(found, own):
+                return
+            what = "replaced by another one"
+        self._is_gone = not own.st_nlink
+        raise StorageError(f"the file was {what} while it was being written")
 
     def _flush(self, sync: bool) -> None:
         self._file.flush()
         if sync:
             os.fsync(self._claim.fd)
+        self._size = os.fstat(self._claim.fd).st_size
         for store in self.stores:
             store.flushed()
 
@@ -246,6 +292,7 @@ class Trajectory:
                 "continued too often in the middle of rows out of order. Write to a new one."
             )
         copies, first = self._layout.commit_copies, self._commit.sequence % 2
+        self._head, self._head_place = data[:HEAD], self._start + first * copies * room
         for pair in (first, 1 - first) if everywhere else (first,):
             for slot in range(pair * copies, (pair + 1) * copies):
                 _write_all(self._claim.fd, data, self._start + slot * room)
