@@ -75,6 +75,7 @@ class Run:
         self._worker = Worker(
             THREAD, short_turns=False, grows=False, queue_seconds=promise * _QUEUE_SHARE
         )
+        self._add_steps = self._add  # the same object every time: only such items are coalesced
         self._seconds_per_byte = 1 / _FIRST_BYTES_PER_SECOND
         # How many steps have run, by `log`, and by the rows that are in the stores.
         self.logged_steps = self._stored_steps = trajectory.actual_steps
@@ -103,7 +104,7 @@ class Run:
                     f"{number} was not stored. Leave the block when all threads are done."
                 )
             # The bound in time goes by bytes: steps with and without large rows take turns.
-            takes = self._worker.add(step.size, self._add, step, records=step.size)
+            takes = self._worker.add(step.size, self._add_steps, step, records=step.size)
             self._queued += takes
         if takes:
             self._put_in += len(rows)
