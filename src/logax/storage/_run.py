@@ -42,7 +42,7 @@ _PATIENCE = 1.0  # seconds before the end of a block shows what it waits for
 MIN_PROMISE_SECONDS = 1.0
 _QUEUE_SHARE, _COMMIT_SHARE = 0.1, 0.25  # of the promised time
 _MIN_COMMIT_GAP_SECONDS = 0.02  # between commits in the middle of rows that wait
-_FIRST_BYTES_PER_SECOND = 10e6  # assumed of a compressing thread before it has written a large row
+_FIRST_BYTES_PER_SECOND = 10e6  # assumed until a large row was written
 _MEASURED_BYTES = 2**16  # a step of fewer bytes says nothing about the time that larger ones take
 _FORGETTING = 0.8  # factor by which a slow step counts less with every large one after it
 
@@ -51,12 +51,14 @@ class Step(NamedTuple):
     """The rows of one step on their way to the file.
 
     Attributes:
+      run: The run that writes them.
       number: Number of the step.
       rows: Number of the group and row, for each group that is due.
       size: Bytes that the rows take in the queue.
       logged: Time at which the rows were handed over, by `time.monotonic`.
     """
 
+    run: Run
     number: int
     rows: list[tuple[int, Row]]
     size: int
@@ -75,8 +77,8 @@ class Run:
         self._worker = Worker(
             THREAD, short_turns=False, grows=False, queue_seconds=promise * _QUEUE_SHARE
         )
-        self._add_steps = self._add  # the same object every time: only such items are coalesced
         self._seconds_per_byte = 1 / _FIRST_BYTES_PER_SECOND
+        self._is_measured = False
         # How many steps have run, by `log`, and by the rows that are in the stores.
         self.logged_steps = self._stored_steps = trajectory.actual_steps
         self._queued = self._taken = 0  # steps with rows
@@ -96,7 +98,7 @@ class Run:
 
     def put(self, number: int, rows: list[tuple[int, Row]], row_bytes: int) -> None:
         """Have the rows of a step written; wait where they would not be safe in time otherwise."""
-        step = Step(number, rows, row_bytes + _HELD * len(rows), time.monotonic())
+        step = Step(self, number, rows, row_bytes + _HELD * len(rows), time.monotonic())
         with self._entrance:
             if self._ends:
                 raise RuntimeError(
@@ -104,7 +106,7 @@ class Run:
                     f"{number} was not stored. Leave the block when all threads are done."
                 )
             # The bound in time goes by bytes: steps with and without large rows take turns.
-            takes = self._worker.add(step.size, self._add_steps, step, records=step.size)
+            takes = self._worker.add(step.size, _add_steps, step, records=step.size)
             self._queued += takes
         if takes:
             self._put_in += len(rows)
@@ -214,7 +216,8 @@ class Run:
 
     # On the thread.
 
-    def _add(self, steps: collections.deque[Step]) -> None:
+    def add(self, steps: collections.deque[Step]) -> None:
+        """Add steps to the stores, remove them from the queue, and commit in time."""
         try:
             while steps and not self._stops():
                 step = steps[0]
@@ -248,7 +251,8 @@ class Run:
         now = time.monotonic()
         if step.size > _MEASURED_BYTES:
             pace = (now - begin) / step.size
-            self._seconds_per_byte = max(pace, _FORGETTING * self._seconds_per_byte)
+            before = _FORGETTING * self._seconds_per_byte if self._is_measured else 0.0
+            self._seconds_per_byte, self._is_measured = max(pace, before), True
         if self._is_safe:
             self._is_safe = False
             self._commit_due = max(step.logged + self._commit_delay, self._next_commit)
@@ -295,6 +299,11 @@ class Run:
             )
             failure.__cause__ = error
             self._failure = failure
+
+
+def _add_steps(steps: collections.deque[Step]) -> None:
+    """Add steps on the thread of their run; the worker coalesces items of one function."""
+    steps[0].run.add(steps)
 
 
 def told(error: BaseException) -> str:
