@@ -998,7 +998,7 @@ def test_a_full_queue_has_the_loop_wait_and_loses_nothing(tmp_path: Path) -> Non
 
     def open_the_gate() -> None:
         worker = logger._run._worker  # type: ignore[union-attr]
-        while not worker._hurry:  # somebody waits for room
+        while not (worker._hurry and worker._bytes + 6000 > worker.limit):  # a row has no room
             waits.wait(0.001)
         logged.append(logged[0])
         gate.set()
