@@ -304,7 +304,7 @@ def put_schema(file, text):
 def with_commit(file, change):
     layout = _layout.Layout.from_json(bytes(file["logax/schema"][...]))
     slots = [bytes(each) for each in file["logax/commits"][...]]
-    commit = _commits.latest(slots, layout)
+    commit, _ = _commits.latest(slots, layout)
     change(commit)
     body = _commits.encoded(commit, 1)[32:]  # of layout 1, whose head takes all numbers
     head = struct.pack("<8sQQQQI", _commits._MAGIC, 9, len(body), 0, 0, zlib.crc32(body))

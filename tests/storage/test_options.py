@@ -223,7 +223,7 @@ def test_a_file_that_has_no_room_for_what_is_dropped_is_not_continued(tmp_path: 
     written(path, whole, 1, [(last, first), (0, first)], first)
     with h5py.File(path, "r+") as file:
         layout = Layout.from_json(bytes(file["logax/schema"][...]))
-        commit = latest([bytes(each) for each in file["logax/commits"][...]], layout)
+        commit, _ = latest([bytes(each) for each in file["logax/commits"][...]], layout)
         assert commit is not None
         size, room = len(encoded(commit, layout.version)), layout.slot_bytes
         commit.groups[0].cuts = [(0, last - 1000 + i) for i in range((room - size) // 24)]

@@ -210,33 +210,47 @@ def runs_of(slot: bytes, layout: Layout) -> int:
     return 0 if head is None else head.runs
 
 
-def latest(slots: Sequence[bytes], layout: Layout) -> Commit | None:
-    """Return the last commit of those in the slots, or None if none is whole."""
-    found = [commit for slot in slots if (commit := _decoded(slot, layout)) is not None]
-    return max(found, key=lambda commit: commit.sequence, default=None)
-
-
-def damage(slots: Sequence[bytes], layout: Layout, commit: Commit) -> str | None:
-    """Say what may be missing where all copies of a commit are damaged that may be a later one.
+def latest(slots: Sequence[bytes], layout: Layout) -> tuple[Commit | None, str | None]:
+    """Return the last whole commit, and what may be missing if a later one is damaged.
 
     Args:
       slots: The bytes of all slots.
       layout: The layout of the file.
-      commit: The last whole commit of the slots.
 
     Returns:
-      A sentence, or None where `commit` is the last one for sure.
+      The commit, None if no slot holds one; and a sentence, None where the commit is the last one
+      for sure.
     """
     copies = layout.commit_copies
-    for first in range(0, len(slots), copies):
-        pair = slots[first : first + copies]
-        if any(_decoded(slot, layout) is not None for slot in pair):
+    pairs = [slots[first : first + copies] for first in range(0, len(slots), copies)]
+    decoded = [_last_of_pair(pair, layout) for pair in pairs]
+    found = [commit for commit in decoded if commit is not None]
+    if not found:
+        return None, None
+    last = max(found, key=lambda commit: commit.sequence)
+    damaged = [pair for pair, commit in zip(pairs, decoded, strict=True) if commit is None]
+    return last, _missing(damaged, layout, last)
+
+
+def _last_of_pair(pair: Sequence[bytes], layout: Layout) -> Commit | None:
+    """Return the later commit of those in the slots of a pair.
+
+    They are the same, unless the writer is between the two.
+    """
+    distinct = pair[:1] if all(slot == pair[0] for slot in pair) else pair
+    found = [commit for slot in distinct if (commit := _decoded(slot, layout)) is not None]
+    return max(found, key=lambda commit: commit.sequence, default=None)
+
+
+def _missing(damaged: Sequence[Sequence[bytes]], layout: Layout, commit: Commit) -> str | None:
+    """Say how many rows may be missing, by the heads of pairs without a whole commit."""
+    for pair in damaged:
+        # A head of layout 1 has no checksum of its own, and says nothing.
+        heads = [None if layout.version == 1 else _head(slot, layout.version) for slot in pair]
+        later = [head for head in heads if head is None or head.sequence > commit.sequence]
+        if not later:
             continue
-        heads = [] if layout.version == 1 else [_head(slot, layout.version) for slot in pair]
-        known = [head for head in heads if head is not None]
-        if any(head.sequence <= commit.sequence for head in known):
-            continue
-        rows = max((head.places or 0 for head in known), default=None)
+        rows = max((head.places or 0 for head in later if head is not None), default=None)
         missing = "an unknown number of rows"
         if rows is not None:
             missing = f"{max(rows - commit.places, 0)} rows"

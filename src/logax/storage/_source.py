@@ -28,7 +28,7 @@ from logax._errors import described, warn_user
 from logax._extras import imported
 from logax._resting.errors import StorageError
 from logax.storage._claims import is_marked, is_written
-from logax.storage._commits import HEAD, Commit, damage, latest, runs_of
+from logax.storage._commits import HEAD, Commit, latest, runs_of
 from logax.storage._layout import COMMITS, SCHEMA, STEP, VERSION, Layout
 from logax.storage._order import is_run, stretches
 from logax.storage._safe import check_safe, check_size, linked, safe_dataset
@@ -118,15 +118,13 @@ class Source:
         with self.lock:
             self._check_open()
             before: list[bytes] = []
-            damaged: str | None = None
             for _ in range(_TRIES):
                 slots = self._slots(self.layout.slot_bytes)
-                commit = latest(slots, self.layout)
+                commit, damaged = latest(slots, self.layout)
                 # One that is older than what is known was read while the next two were written.
-                if commit is not None and commit.sequence >= self.commit.sequence:
-                    damaged = damage(slots, self.layout, commit)
-                    if damaged is None or slots == before:  # else it is being written
-                        break
+                is_newer = commit is not None and commit.sequence >= self.commit.sequence
+                if is_newer and (damaged is None or slots == before):  # else it is being written
+                    break
                 before = slots
             if commit is None:
                 raise self._unreadable("it is damaged: none of its commits is whole.")
@@ -151,7 +149,7 @@ class Source:
             before: list[bytes] = []
             for _ in range(_TRIES):
                 slots = self._slots(self.layout.slot_bytes)
-                found = latest(slots, self.layout)
+                found, _ = latest(slots, self.layout)
                 if found is not None and found.runs > commit.runs:
                     return False
                 if slots == before:
