@@ -44,6 +44,7 @@ _QUEUE_SHARE, _COMMIT_SHARE = 0.1, 0.25  # of the promised time
 _MIN_COMMIT_GAP_SECONDS = 0.02  # between commits in the middle of rows that wait
 _FIRST_BYTES_PER_SECOND = 10e6  # assumed until a large row was written
 _MEASURED_BYTES = 2**16  # a step of fewer bytes says nothing about the time that larger ones take
+_BYTES_PER_RECORD = 4096  # as the queue counts them: it always admits 256 records, here 1 MiB
 _FORGETTING = 0.8  # factor by which a slow step counts less with every large one after it
 
 
@@ -106,7 +107,8 @@ class Run:
                     f"{number} was not stored. Leave the block when all threads are done."
                 )
             # The bound in time goes by bytes: steps with and without large rows take turns.
-            takes = self._worker.add(step.size, _add_steps, step, records=step.size)
+            records = 1 + step.size // _BYTES_PER_RECORD
+            takes = self._worker.add(step.size, _add_steps, step, records)
             self._queued += takes
         if takes:
             self._put_in += len(rows)
