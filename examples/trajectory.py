@@ -30,6 +30,7 @@ from logax.storage import (
     Once,
     OnSteps,
     WriterGroupConfig,
+    resume_state,
 )
 
 POINTS = 201
@@ -89,22 +90,11 @@ def pluck() -> String:
     return String(height.at[0].set(0.0).at[-1].set(0.0), jnp.zeros(POINTS))
 
 
-def begin_or_go_on(path: Path) -> tuple[String, int]:
-    """The state to go on with, and the step: the start, or what follows the last frame."""
-    string = pluck()
-    if not path.exists():
-        return string, 0
-    with HDF5StorageReader[Stored](path) as reader:
-        frames = reader.focus_group(lambda stored: stored.frames)
-        if not len(frames):
-            return string, 0
-        last = frames.focus(lambda row: row["string"]).like(string)[-1]
-        return jax.tree.map(jnp.asarray, last), int(frames.steps[-1]) + 1
-
-
 def simulate(path: Path, steps: int, interrupted_at: int | None = None) -> None:
-    """All steps that are not in the file yet."""
-    string, first = begin_or_go_on(path)
+    """Run all steps that are not in the file yet."""
+    string, first = resume_state(
+        path, lambda stored: stored.frames, pluck(), where=lambda row: row["string"]
+    )
     print(f"from step {first}")
 
     def interrupt(string: String, step: int) -> None:

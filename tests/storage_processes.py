@@ -16,6 +16,7 @@ import ctypes
 import dataclasses
 import functools
 import json
+import operator
 import os
 import resource
 import signal
@@ -103,6 +104,32 @@ def rows_in(path: Path, size: int = 10, *, complete: bool) -> int:
     with HDF5StorageReader(path) as reader:
         assert reader.complete is complete
         return check_rows(reader, size)
+
+
+EIGHT = {f"g{i}": every for i, every in enumerate([1, 1, 1, 2, 3, 5, 1, 10])}  # groups: every n
+
+
+@functools.cache
+def _noise(name: str, size: int) -> np.ndarray[Any, Any]:
+    return np.random.default_rng(int(name[1:])).integers(0, 2**32, size)
+
+
+def eight_row(name: str, step: int, size: int) -> np.ndarray[Any, Any]:
+    """Numbers of a group that do not compress well, and say of which step they are."""
+    return _noise(name, size) + step
+
+
+def eight(step: int, size: int) -> dict[str, np.ndarray[Any, Any]]:
+    """A state of eight arrays."""
+    return {name: eight_row(name, step, size) for name in EIGHT}
+
+
+def eight_writer(path: Path, size: int, **options: Any) -> HDF5StorageWriter:
+    """Writes `eight(step)`: each array to a group with its own schedule."""
+    groups = {
+        name: WriterGroupConfig(operator.itemgetter(name), every) for name, every in EIGHT.items()
+    }
+    return HDF5StorageWriter(path, groups, eight(0, size), **options)
 
 
 def disk(way: str, folder: Path) -> None:

@@ -147,8 +147,9 @@ def test_what_is_written_once_is_not_called_safe_before_hdf5_has_passed_it_on(
     )
     assert (code, errors) == (0, ""), errors
     message, rows, once, then = said.splitlines()
-    assert "Rows that are safe in it: 20 of `rows`, 0 of `start`. " in message
-    assert (rows, once, then) == ("20", "0", "True")
+    # The rows fit into a commit, but no step is safe in one group and not in another.
+    assert "Rows that are safe in it: 0 of `rows`, 0 of `start`. " in message
+    assert (rows, once, then) == ("0", "0", "True")
 
 
 def test_a_disk_that_takes_no_byte_leaves_what_the_last_commit_says(tmp_path: Path) -> None:
@@ -403,6 +404,66 @@ def test_a_row_whose_computation_fails_is_told_and_those_before_it_are_safe(
     assert "on the device" in message
     assert safe_rows(message) == 5
     assert rows == "False 0.0 1.0 2.0 3.0 4.0"
+
+
+def two_parts(x: Any, y: Any) -> dict[str, Any]:
+    return {"x": x, "y": y}
+
+
+TWO_PARTS = {
+    "x": WriterGroupConfig(lambda state: state["x"]),
+    "y": WriterGroupConfig(lambda state: state["y"], 2),
+}
+
+
+def test_a_step_is_safe_in_all_groups_or_in_none(tmp_path: Path) -> None:
+    gate = threading.Event()
+    path, first = tmp_path / "run.h5", two_parts(np.float32(0), np.float32(0))
+    with HDF5StorageWriter(path, TWO_PARTS, first, flush_seconds=0) as logger:
+        try:
+            logger.log(first, 0)
+            logger.log(two_parts(np.float32(1), np.float32(1)), 1)
+            logger.log(two_parts(np.float32(2), pending(gate)), 2)
+            logger.log(two_parts(np.float32(3), np.float32(3)), 3)
+            with HDF5StorageReader(path) as reader:
+                rows = reader.follow("x", poll_seconds=0.002, timeout=0.2)
+                assert [next(rows), next(rows)] == [0, 1]
+                with pytest.raises(TimeoutError):  # those of step 2 wait for each other
+                    next(rows)
+                assert reader.focus_group("y")[...].tolist() == [0]
+                assert reader.actual_steps == 2
+                gate.set()
+                rows = reader.follow("x", poll_seconds=0.002, timeout=60)
+                assert [next(rows) for _ in range(4)] == [0, 1, 2, 3]
+                assert reader.focus_group("y")[...].tolist() == [0, 8]
+                assert reader.actual_steps == 4
+        finally:
+            gate.set()
+
+
+@pytest.mark.parametrize("size", [10, 2**14])  # rows that wait in a commit, and that do not
+def test_a_step_that_fails_in_one_group_is_in_none(tmp_path: Path, size: int) -> None:
+    def fail(x: Any) -> Any:
+        raise ValueError("on the device")
+
+    gate = threading.Event()
+    path, first = tmp_path / "run.h5", two_parts(np.zeros(size), np.float32(0))
+
+    def go() -> None:
+        with HDF5StorageWriter(path, TWO_PARTS, first, flush_seconds=60) as logger:
+            for step in range(6):
+                logger.log(two_parts(np.full(size, step, float), np.float32(step)), step)
+            logger.log(two_parts(np.full(size, 6.0), pending(gate, fail)), 6)
+            gate.set()
+
+    with pytest.raises(StorageError, match="on the device") as caught:
+        go()
+    with HDF5StorageReader(path) as reader:
+        steps = [reader.focus_group(name).steps.tolist() for name in "xy"]
+        assert (reader.complete, reader.actual_steps) == (False, 6 if size == 10 else 0)
+    assert steps == ([[*range(6)], [0, 2, 4]] if size == 10 else [[], []])
+    rows = [len(own) for own in steps]
+    assert f"Rows that are safe in it: {rows[0]} of `x`, {rows[1]} of `y`." in str(caught.value)
 
 
 def test_rows_are_safe_in_time_also_while_the_device_has_others_to_compute(tmp_path: Path) -> None:
@@ -937,7 +998,7 @@ def test_a_full_queue_has_the_loop_wait_and_loses_nothing(tmp_path: Path) -> Non
 
     def open_the_gate() -> None:
         worker = logger._run._worker  # type: ignore[union-attr]
-        while not worker._hurry:  # somebody waits for room
+        while not (worker._hurry and worker._bytes + 6000 > worker.limit):  # a row has no room
             waits.wait(0.001)
         logged.append(logged[0])
         gate.set()

@@ -11,10 +11,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from logax.storage import HDF5StorageReader
-from storage_processes import Child, check_rows, rows_in, run, start, written
+from logax.storage import HDF5StorageReader, resume_state
+from storage_processes import (
+    EIGHT,
+    Child,
+    check_rows,
+    eight,
+    eight_row,
+    eight_writer,
+    rows_in,
+    run,
+    start,
+    written,
+)
 
 SMALL, LARGE = 10, 2**18  # numbers in a row; the second are 2 MB
 ENDS = [signal.SIGKILL, signal.SIGTERM]
@@ -145,6 +157,78 @@ def test_hundreds_of_kills_leave_what_was_safe(
     tmp_path: Path, seed: int, record_property: Callable[[str, object], None]
 ) -> None:
     record_property("kills", check_kills(tmp_path, seed, 12))
+
+
+# Writes eight groups as fast as it can until it is killed. It notes when each `log` has returned.
+FULL_SPEED = """
+size, options = arguments
+_, begin = resume_state(path, "g0", eight_row("g0", 0, size))
+note = os.open(folder / f"times.{begin}", os.O_WRONLY | os.O_CREAT)
+with eight_writer(path, size, mode="a", start_step=begin, **options) as logger:
+    for step in range(begin, 10**9):
+        logger.log(eight(step, size), step)
+        os.write(note, np.float64(time.monotonic()).tobytes())
+        if step == begin:
+            print(begin)
+"""
+
+
+def check_eight(path: Path, size: int, *, complete: bool) -> int:
+    """Compare the rows of all groups, which must end at the same step; return how many steps."""
+    with HDF5StorageReader(path) as reader:
+        assert reader.complete is complete
+        steps = reader.actual_steps
+        for name, every in EIGHT.items():
+            group = reader.focus_group(name)
+            np.testing.assert_array_equal(group.steps, np.arange(0, steps, every))
+            for step, found in zip(group.steps, group, strict=True):
+                np.testing.assert_array_equal(found, eight_row(name, step, size))
+    return steps
+
+
+def check_full_speed(folder: Path, seed: int, kills: int) -> float:
+    """Kill writers at full speed and resume each file; return the age of the oldest lost row."""
+    draw, oldest = random.Random(seed), 0.0
+    for number in range(kills):
+        own = folder / str(number)
+        own.mkdir()
+        path, size = own / "run.h5", draw.choice([8, 2**15, 2**18, 2**18])
+        options = {"compression": draw.choice(["gzip", "gzip", 1, 9 if size < 2**18 else 2])}
+        child = start(FULL_SPEED, own, size, options)
+        begin = int(child.line())
+        threading.Event().wait(draw.uniform(0, 2.5))
+        child.kill()
+        killed = time.monotonic()
+        code, _, errors = child.finish()
+        assert (code, errors) == (-signal.SIGKILL, "")
+        stored = check_eight(path, size, complete=False)
+        logged = np.fromfile(own / f"times.{begin}")[stored - begin :]
+        oldest = max(oldest, killed - logged[0] if len(logged) else 0.0)
+        state, first = resume_state(path, "g0", eight_row("g0", 0, size))
+        assert first == stored
+        assert not first or state[1] == eight_row("g0", first - 1, size)[1]
+        with eight_writer(path, size, mode="a", start_step=first) as logger:
+            for step in range(first, first + 3):
+                logger.log(eight(step, size), step)
+        assert check_eight(path, size, complete=True) == first + 3
+        path.unlink()
+    return oldest
+
+
+@pytest.mark.slow
+def test_kills_at_full_speed_end_all_groups_at_the_same_step(tmp_path: Path) -> None:
+    check_full_speed(tmp_path, 0, 4)
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("seed", range(1, 11))
+def test_a_hundred_kills_at_full_speed_lose_at_most_a_second(
+    tmp_path: Path, seed: int, record_property: Callable[[str, object], None]
+) -> None:
+    oldest = check_full_speed(tmp_path, seed, 10)
+    record_property("kills", 10)
+    record_property("oldest_lost_seconds", round(oldest, 3))
+    assert oldest <= 1.0
 
 
 @pytest.mark.parametrize("options", [{}, {"compression": "gzip"}, {"sync": True}])

@@ -205,9 +205,10 @@ def test_a_file_is_followed_to_its_end_under_another_name(
             written(path, 20)  # others may use its name
             at_next_pause(monkeypatch, lambda: first.log(np.float64(1), 1))
             assert next(rows) == 1
-            first.__exit__(None, None, None)
-            assert list(rows) == []
-            assert reader.complete
+            with pytest.raises(StorageError, match=r"was replaced by .* Rows .*: 2 of `rows`"):
+                first.__exit__(None, None, None)
+            with pytest.warns(UserWarning, match=r"is another file now.* 2 rows of `rows` came"):
+                assert list(rows) == []
 
 
 def test_where_nobody_can_tell_who_writes_a_file_is_followed_on(

@@ -7,6 +7,7 @@ import dataclasses
 import gc
 import io
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -30,6 +31,7 @@ from logax.storage import (
     Once,
     StorageError,
     WriterGroupConfig,
+    resume_state,
 )
 from logax.storage._commits import encoded, latest
 from logax.storage._layout import Layout
@@ -139,6 +141,45 @@ def test_rows_from_the_step_that_a_run_resumes_with_come_anew(tmp_path: Path) ->
         assert len(reader.focus_group("start")) == 0  # step 0 comes anew, too
 
 
+def test_a_run_resumes_with_the_last_state_of_its_file_and_the_step_after_it(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "a.h5"
+    start = {"x": jnp.float32(7), "n": np.int64(3)}
+    config = {
+        "states": WriterGroupConfig(whole, 10),
+        "named": WriterGroupConfig(lambda state: {"state": state, "twice": 2 * state["x"]}, 5),
+        "every": WriterGroupConfig(lambda state: state["x"], 1),
+        "setup": WriterGroupConfig(whole, Once()),
+    }
+    assert resume_state(path, "states", start) == (start, 0)
+
+    def go(state: Any, steps: range, first: int) -> None:
+        with HDF5StorageWriter(path, config, state, mode="a", start_step=first) as writer:
+            for step in steps:
+                state = {"x": state["x"] + 1, "n": state["n"] + 1}
+                writer.log(state, step)
+
+    go(start, range(0), 0)
+    assert resume_state(path, "states", start) == (start, 0)
+    go(start, range(38), 0)
+    state, first = resume_state(path, "states", start)
+    assert (state, first) == ({"x": 38, "n": 34}, 31)
+    assert isinstance(state["x"], jax.Array)
+    assert isinstance(state["n"], np.generic)
+    part = resume_state(path, "named", start, where=lambda row: row["state"])
+    assert part == ({"x": 43, "n": 39}, 36)
+    go(state, range(first, 60), first)
+    with HDF5StorageReader(path) as reader:
+        assert (reader.actual_steps, reader.complete) == (60, True)
+        np.testing.assert_array_equal(reader.focus_group("every")[...], np.arange(8.0, 68.0))
+        assert reader.focus_group("named").steps.tolist() == list(range(0, 60, 5))
+    with pytest.raises(LookupError, match=r"`setup` was written once\. Store states under a sched"):
+        resume_state(path, "setup", start)
+    with pytest.raises(LookupError, match="has no such group"):
+        resume_state(path, "frames", start)
+
+
 def test_a_writer_that_is_entered_again_goes_on_and_never_drops_its_own_rows(
     tmp_path: Path,
 ) -> None:
@@ -182,13 +223,12 @@ def test_a_file_that_has_no_room_for_what_is_dropped_is_not_continued(tmp_path: 
     written(path, whole, 1, [(last, first), (0, first)], first)
     with h5py.File(path, "r+") as file:
         layout = Layout.from_json(bytes(file["logax/schema"][...]))
-        commit = latest([bytes(each) for each in file["logax/commits"][...]], layout)
+        commit, _ = latest([bytes(each) for each in file["logax/commits"][...]], layout)
         assert commit is not None
-        size, room = sum(map(len, encoded(commit))), layout.slot_bytes
+        size, room = len(encoded(commit, layout.version)), layout.slot_bytes
         commit.groups[0].cuts = [(0, last - 1000 + i) for i in range((room - size) // 24)]
-        data = b"".join(encoded(commit))
-        for slot in (0, 1):
-            file["logax/commits"][slot, : len(data)] = np.frombuffer(data, np.uint8)
+        data = encoded(commit, layout.version)
+        file["logax/commits"][:, : len(data)] = np.frombuffer(data, np.uint8)
     with pytest.raises(StorageError) as caught:
         written(path, whole, 1, [], first, mode="a", start_step=last)
     assert str(caught.value) == (
@@ -600,6 +640,78 @@ def test_a_file_that_is_deleted_is_told_in_the_loop_and_none_of_its_rows_is_call
                 writer.log(np.float32(step), step)
 
     with pytest.raises(StorageError, match=r"deleted while .* 0 of `frames`"):
+        loop()
+
+
+def spoil(path: Path, way: str) -> str:
+    """Do to the file of a writer what another program may do, and return what it must say."""
+    if way == "renamed":
+        path.rename(path.with_suffix(".moved"))
+        return "the file was renamed while it was being written"
+    if way == "replaced":
+        path.rename(path.with_suffix(".moved"))
+        path.write_text("something else")
+        return "the file was replaced by another one while it was being written"
+    if way == "written over":
+        new = path.with_suffix(".new")
+        new.write_text("something else")
+        new.rename(path)
+        return "the file was replaced by another one while it was being written"
+    if way == "deleted":
+        path.unlink()
+        return "the file was deleted while it was being written"
+    size = path.stat().st_size
+    left = {"cut a little": size - 1, "cut": 1000, "emptied": 0}[way]
+    os.truncate(path, left)
+    return f"another program truncated the file while it was being written, from {size} to {left} "
+
+
+SPOILT = ["renamed", "replaced", "written over", "deleted", "cut a little", "cut", "emptied"]
+
+
+@pytest.mark.parametrize("size", [3, 2**15])  # rows that wait in a commit, and that do not
+@pytest.mark.parametrize("way", SPOILT)
+def test_a_file_that_another_program_moves_or_cuts_is_told(
+    way: str, size: int, tmp_path: Path
+) -> None:
+    path, first = tmp_path / "a.h5", np.zeros(size)
+    said = ""
+
+    def loop(last: int) -> None:
+        nonlocal said
+        with HDF5StorageWriter(path, ONE, first, flush_seconds=0, mode="w") as writer:
+            writer.log(first, 0)
+            with HDF5StorageReader(path) as reader:
+                next(reader.follow("frames"))  # it is safe, and nothing is being written
+            said = spoil(path, way)
+            for step in range(1, last):
+                writer.log(first + step, step)
+
+    safe = {"renamed": r"[1-9]\d*", "replaced": r"[1-9]\d*"}.get(way, "0")
+    for last in (1, 2**40):  # at the end, and in the loop
+        with pytest.raises(StorageError) as caught:
+            loop(last)
+        begin = f"`HDF5StorageWriter` could not write to {path}: StorageError: {said}"
+        assert str(caught.value).startswith(begin)
+        assert re.search(f"Rows that are safe in it: {safe} of `frames`", str(caught.value))
+        if safe != "0":
+            number = frames(path.with_suffix(".moved"))[1]
+            assert f" {len(number)} of `frames`" in str(caught.value)
+
+
+def test_a_file_that_is_cut_and_grows_again_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "a.h5"
+
+    def loop() -> None:
+        with HDF5StorageWriter(path, ONE, np.float32(0), flush_seconds=0) as writer:
+            writer.log(np.float32(0), 0)
+            with HDF5StorageReader(path) as reader:
+                next(reader.follow("frames"))
+            size = path.stat().st_size
+            os.truncate(path, 1000)
+            os.truncate(path, size)
+
+    with pytest.raises(StorageError, match="truncated the file, or wrote to it, while it was bei"):
         loop()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import itertools
 import os
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -320,7 +321,7 @@ def test_other_programs_read_it_by_its_names(path: Path) -> None:
         np.testing.assert_array_equal(found["energy"].sel(step=8), 8)
         assert found["position"].dims[0] == "step"
     with h5py.File(path) as file:
-        assert file.attrs["logax_layout"] == 1
+        assert file.attrs["logax_layout"] == 2
         assert file["frames/position"].dims[0].label == "step"
 
 
@@ -426,9 +427,10 @@ def test_a_commit_that_changes_whenever_it_is_looked_at_is_that_of_another_run(
 
     def pread(fd: int, size: int, offset: int) -> bytes:
         with open(path, "r+b") as file:
-            head = bytearray(usual(file.fileno(), 32, at))
+            head = bytearray(usual(file.fileno(), 48, at))
             head[16:20] = next(looks).to_bytes(4, "little")
-            head[28] = 1  # the run that has continued the file
+            head[24] = 1  # the run that has continued the file
+            head[44:] = zlib.crc32(head[:44]).to_bytes(4, "little")
             file.seek(at)
             file.write(head)
         return usual(fd, size, offset)
@@ -449,7 +451,7 @@ def test_a_file_that_is_cut_while_it_is_read_is_told(tmp_path: Path) -> None:
         with pytest.raises(StorageError) as caught:
             reader.refresh()
     assert str(caught.value) == (
-        f"`HDF5StorageReader` cannot read {path}: it is damaged: none of its two commits is whole."
+        f"`HDF5StorageReader` cannot read {path}: it is damaged: none of its commits is whole."
     )
 
 
@@ -462,16 +464,16 @@ def test_a_reader_never_goes_back(tmp_path: Path) -> None:
             logger.log(row(step), step)
             next(rows)
         at, room = reader._source._start, reader._source.layout.slot_bytes
-        slots = [os.pread(reader._source._fd, room, at + room * each) for each in (0, 1)]
-        last = max((0, 1), key=lambda each: slots[each][8:16][::-1])
+        pairs = [os.pread(reader._source._fd, 2 * room, at + 2 * room * each) for each in (0, 1)]
+        last = max((0, 1), key=lambda each: pairs[each][8:16][::-1])
         with open(path, "r+b") as file:
-            file.seek(at + last * room)
-            file.write(bytes(room))  # as if it were being written just now
+            file.seek(at + 2 * last * room)
+            file.write(bytes(2 * room))  # as if it were being written just now
             file.flush()
             reader.refresh()
             assert len(group) == 10
-            file.seek(at + last * room)
-            file.write(slots[last])
+            file.seek(at + 2 * last * room)
+            file.write(pairs[last])
 
 
 def test_a_group_is_followed_by_its_own_reader(path: Path) -> None:

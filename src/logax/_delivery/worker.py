@@ -32,6 +32,7 @@ QUEUE_BYTES = 256 * 2**20
 QUEUE_SECONDS = 0.2
 WHEN_FULL = ("block", "drop")
 
+RATE_SECONDS = 0.05  # over which the rate is measured, at least
 MIN_WINDOW_RECORDS = 256  # admitted before the worker has measured its rate
 JOBS_PER_WINDOW = 4
 MAX_COALESCED_ITEMS = 4096
@@ -121,6 +122,7 @@ class Worker:
         self._rate = 0.0  # records a second; 0 until the first were delivered
         self._recent_records, self._recent_seconds = 0.0, 0.0
         self._most_coalesced: float = MIN_WINDOW_RECORDS  # records in one job
+        self._measured_until = time.perf_counter()
         self._idle = False  # the thread waits for something to do
         self._pauses = False  # it has that, and waits for more
         self._stops = False  # it ends when there is nothing to do
@@ -372,11 +374,13 @@ class Worker:
         return max(MIN_WINDOW_RECORDS, self._rate * self.queue_seconds)
 
     def _measure(self, records: int, seconds: float) -> None:
-        """Update the rate: that of the last few jobs which delivered records.
+        """Update the rate: that of the last jobs which delivered records.
+
+        Jobs take turns that write much and that only gather, so that the last two say little.
 
         The time of jobs that were put off counts too: sinks write and commit in them.
         """
-        if records:
+        if records and self._recent_seconds > RATE_SECONDS:
             self._recent_records *= 0.5
             self._recent_seconds *= 0.5
         self._recent_records += records
@@ -425,6 +429,7 @@ class Worker:
                     self._pauses = True
                     self._changed.wait_for(lambda: self._hurry > 0 or self._bytes > _PLENTY, _PAUSE)
                     self._pauses = False
+                    self._measured_until = time.perf_counter()
                     if self._short_turns:
                         usual = sys.getswitchinterval()
                         sys.setswitchinterval(min(usual, _TURN))
@@ -447,13 +452,15 @@ class Worker:
         return job
 
     def _do(self, job: _Job, measured: bool = False) -> None:
-        begin = time.perf_counter()
         attempt(job.run, *job.arguments)
         with self._changed:
             self._bytes -= job.size
             self._records -= job.records
             if job.records or measured:
-                self._measure(job.records, time.perf_counter() - begin)
+                # From the end of the job before: a busy program has this thread wait between jobs.
+                now = time.perf_counter()
+                self._measure(job.records, now - self._measured_until)
+                self._measured_until = now
             self.done += 1
             self._extra = 0
             if self._cramped:

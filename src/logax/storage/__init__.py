@@ -23,6 +23,7 @@ from logax._schedule import Schedule as Schedule
 from logax.storage.config import WriterGroupConfig as WriterGroupConfig
 from logax.storage.group import StoredGroup as StoredGroup
 from logax.storage.reader import HDF5StorageReader as HDF5StorageReader
+from logax.storage.reader import resume_state as resume_state
 from logax.storage.writer import HDF5StorageWriter as HDF5StorageWriter
 
 __all__ = [
@@ -38,4 +39,5 @@ __all__ = [
     "StorageError",
     "StoredGroup",
     "WriterGroupConfig",
+    "resume_state",
 ]

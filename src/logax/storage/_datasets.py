@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from logax.storage._layout import COMMITS, NO_STEP, SCHEMA, STEP, VERSION, Group, Layout, axis_names
+from logax.storage._layout import COMMITS, NO_STEP, SCHEMA, STEP, Group, Layout, axis_names
 from logax.storage._view import Leaf
 
 _NO_VARIABLE = "This is a netCDF dimension but not a netCDF variable."  # the words are netCDF's
@@ -23,10 +23,10 @@ Filters = dict[str, Any]
 
 def create_datasets(file: Any, layout: Layout, extents: Sequence[int], level: int | None) -> None:
     """Lay out the file: all datasets, with so many rows of each group to begin with."""
-    file.attrs["logax_layout"] = VERSION
+    file.attrs["logax_layout"] = layout.version
     text = np.frombuffer(layout.to_json(), np.uint8)
     file.create_dataset(SCHEMA, data=text, chunks=text.shape, fletcher32=True)
-    file.create_dataset(COMMITS, (2, layout.slot_bytes), np.uint8)[...] = 0
+    file.create_dataset(COMMITS, layout.commits_shape, np.uint8)[...] = 0
     filters = _filters(level)
     for group, extent in zip(layout.groups, extents, strict=True):
         file.require_group(group.name)

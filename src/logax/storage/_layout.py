@@ -5,7 +5,7 @@ The names in a file:
     frames/energy   one dataset for each array of a group, with an axis for the rows in front
     frames/step     the step of each row: a dimension scale
     logax/schema    what `Layout` holds, as JSON
-    logax/commits   two slots for records of what is in the file for good, see `_commits`
+    logax/commits   slots for records of what is in the file for good, see `_commits`
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from logax._resting.structure import Node, Parts, checked, parts_of
 from logax._version import __version__
 from logax.storage._view import Leaf
 
-VERSION = 1
+VERSION = 2
+_READABLE = (1, 2)
 OWN = "logax"
 SCHEMA, COMMITS = f"{OWN}/schema", f"{OWN}/commits"
 STEP = np.dtype("<i8")
@@ -91,6 +92,17 @@ class Layout:
 
     config: Node
     groups: tuple[Group, ...]
+    version: int = VERSION
+
+    @property
+    def commit_copies(self) -> int:
+        """Number of copies of each commit."""
+        return 1 if self.version == 1 else 2
+
+    @property
+    def commits_shape(self) -> tuple[int, int]:
+        """Shape of the dataset of commits: slots for two of them, and bytes of a slot."""
+        return 2 * self.commit_copies, self.slot_bytes
 
     @property
     def slot_bytes(self) -> int:
@@ -126,7 +138,7 @@ class Layout:
             for group in self.groups
         ]
         said = {
-            "layout": VERSION,
+            "layout": self.version,
             "config": self.config,
             "groups": groups,
             "slot_bytes": self.slot_bytes,
@@ -143,13 +155,14 @@ class Layout:
         """
         try:
             said = json.loads(text)
-            if said["layout"] != VERSION:
+            if said["layout"] not in _READABLE:
                 raise StorageError(
-                    f"it has layout {said['layout']!r}, and this logax reads layout {VERSION}. "
-                    f"Read it with the logax that wrote it{_shown_writer(said)}, or a newer one."
+                    f"it has layout {said['layout']!r}, and this logax reads layouts up to "
+                    f"{VERSION}. Read it with the logax that wrote it{_shown_writer(said)}, or a "
+                    "newer one."
                 )
             groups = tuple(_group(each) for each in said["groups"])
-            layout = cls(checked(said["config"]), groups)
+            layout = cls(checked(said["config"]), groups, _count(said["layout"]))
             _check_outline(layout.config, [group.parts for group in groups])
         except (KeyError, TypeError, ValueError, RecursionError) as error:
             raise StorageError(f"its schema is damaged: {_told(error)}.") from error

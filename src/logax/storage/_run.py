@@ -1,7 +1,13 @@
 """One run of a writer: the open file, and the thread that writes to it.
 
-Rows come in the order in which they were logged, and a row is waited for until the device has it.
-What was written before it is made safe in time meanwhile.
+Steps come in the order in which they were logged. The thread waits until the device has computed
+all rows of a step, and adds them together; it commits earlier steps in time meanwhile.
+
+A row is safe at most `flush_seconds` after `log` has returned (one second if that is less), however
+fast the loop is. Three bounds together keep that promise: the queue admits as many rows as the
+thread writes in a tenth of that time; a commit is due when the oldest row that it would make safe
+is a quarter of that time old; and where one step takes longer than that to write, `log` returns
+when the step is written. Only rows that the device has not computed yet wait longer.
 
 What fails on the thread comes out of the next `log` and of the end of the block. The end waits for
 all rows, also where it is interrupted; only a second interrupt gives up those that still wait.
@@ -10,18 +16,21 @@ all rows, also where it is interrupted; only a second interrupt gives up those t
 from __future__ import annotations
 
 import collections
+import contextlib
 import os
 import re
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from logax._delivery.shutdown import at_termination
-from logax._delivery.together import put_together
 from logax._delivery.worker import Worker
 from logax._errors import add_note, described, tell_at_end, warn_user
 from logax._resting.errors import StorageError
+from logax.storage._commits import Numbers
 from logax.storage._remaining import Remaining
 from logax.storage._trajectory import Trajectory
 from logax.storage._view import Row, is_there
@@ -31,7 +40,31 @@ _HELD = 2000  # bytes that a row takes besides its numbers, in arrays of JAX's a
 _ENOUGH = 3  # interrupts, after which nothing is waited for
 _PATIENCE = 1.0  # seconds before the end of a block shows what it waits for
 
-_Entry: TypeAlias = tuple[Any, Row, int]  # a store, a row for it, and its step
+MIN_PROMISE_SECONDS = 1.0
+_QUEUE_SHARE, _COMMIT_SHARE = 0.1, 0.25  # of the promised time
+_MIN_COMMIT_GAP_SECONDS = 0.02  # between commits in the middle of rows that wait
+_FIRST_BYTES_PER_SECOND = 10e6  # assumed until a large row was written
+_MEASURED_BYTES = 2**16  # a step of fewer bytes says nothing about the time that larger ones take
+_BYTES_PER_RECORD = 4096  # as the queue counts them: it always admits 256 records, here 1 MiB
+_FORGETTING = 0.8  # factor by which a slow step counts less with every large one after it
+
+
+class Step(NamedTuple):
+    """The rows of one step on their way to the file.
+
+    Attributes:
+      run: The run that writes them.
+      number: Number of the step.
+      rows: Number of the group and row, for each group that is due.
+      size: Bytes that the rows take in the queue.
+      logged: Time at which the rows were handed over, by `time.monotonic`.
+    """
+
+    run: Run
+    number: int
+    rows: list[tuple[int, Row]]
+    size: int
+    logged: float
 
 
 class Run:
@@ -39,9 +72,19 @@ class Run:
 
     def __init__(self, path: str, trajectory: Trajectory, seconds: float, sync: bool) -> None:
         self._path, self.trajectory = path, trajectory
-        self.actual_steps = trajectory.actual_steps
-        self._seconds, self._sync = seconds, sync
-        self._worker = Worker(THREAD, short_turns=False, grows=False)
+        self._sync = sync
+        promise = max(seconds, MIN_PROMISE_SECONDS)
+        self._commit_delay = min(seconds, promise * _COMMIT_SHARE)
+        self._longest_write = promise * _COMMIT_SHARE
+        self._worker = Worker(
+            THREAD, short_turns=False, grows=False, queue_seconds=promise * _QUEUE_SHARE
+        )
+        self._seconds_per_byte = 1 / _FIRST_BYTES_PER_SECOND
+        self._is_measured = False
+        # How many steps have run, by `log`, and by the rows that are in the stores.
+        self.logged_steps = self._stored_steps = trajectory.actual_steps
+        self._queued = self._taken = 0  # steps with rows
+        self._commit_due = self._next_commit = 0.0
         self._failure: StorageError | None = None
         self._is_safe = True  # all that was written, or it is being made so
         self._lost = self._dropped = 0
@@ -56,24 +99,32 @@ class Run:
         self._worker.start()
         at_termination(self._worker, "safe", self._commit)
 
-    def put(self, row_bytes: int, entry: _Entry) -> None:
-        """Have a row written."""
-        size = row_bytes + _HELD
+    def put(self, number: int, rows: list[tuple[int, Row]], row_bytes: int) -> None:
+        """Have the rows of a step written; wait where they would not be safe in time otherwise."""
+        step = Step(self, number, rows, row_bytes + _HELD * len(rows), time.monotonic())
         with self._entrance:
             if self._ends:
                 raise RuntimeError(
                     "`HDF5StorageWriter.log` was called while its block ended, and the row of step "
-                    f"{entry[-1]} was not stored. Leave the block when all threads are done."
+                    f"{number} was not stored. Leave the block when all threads are done."
                 )
-            takes = put_together(self._worker, size, "rows", self._add, entry)
-        self._put_in += takes
-        if not takes:
-            self._dropped += 1  # first: where warnings are errors, the next line raises
-            if self._dropped == 1:
-                warn_user(
-                    "`HDF5StorageWriter` leaves out rows, since its queue of "
-                    f"{self._worker.limit} bytes is full. At the end it says how many."
-                )
+            # The bound in time goes by bytes: steps with and without large rows take turns.
+            records = 1 + step.size // _BYTES_PER_RECORD
+            takes = self._worker.add(step.size, _add_steps, step, records)
+            self._queued += takes
+        if takes:
+            self._put_in += len(rows)
+            if self._worker.blocks and step.size * self._seconds_per_byte > self._longest_write:
+                self._worker.drain(None)
+                self.tell()
+            return
+        is_first = not self._dropped
+        self._dropped += len(rows)  # first: where warnings are errors, the next line raises
+        if is_first:
+            warn_user(
+                "`HDF5StorageWriter` leaves out rows, since its queue of "
+                f"{self._worker.limit} bytes is full. At the end it says how many."
+            )
 
     def tell(self) -> None:
         """Raise what went wrong on the thread."""
@@ -169,31 +220,64 @@ class Run:
 
     # On the thread.
 
-    def _add(self, rows: collections.deque[_Entry]) -> None:
+    def add(self, steps: collections.deque[Step]) -> None:
+        """Add steps to the stores, remove them from the queue, and commit in time."""
         try:
-            while rows and self._awaits(rows[0][1]):
-                store, row, step = rows[0]
-                store.add(row, step)
-                rows.popleft()
-                self._written += 1
-                if self._is_safe:
-                    self._is_safe = False
-                    self._worker.after(self._seconds, self._commit)
+            while steps and not self._stops():
+                step = steps[0]
+                rows = self._fetched(step)
+                if self._stops():
+                    break
+                begin = time.monotonic()
+                self.trajectory.add(rows, step.number)
+                steps.popleft()
+                self._written += len(rows)
+                self._taken += 1
+                self._stored_steps = max(self._stored_steps, step.number + 1)
+                self._plan_commit(step, begin)
         except BaseException as error:  # noqa: BLE001 - raised by the next `log`, and at the end
             self._fail(error)
-        self._lost += len(rows)
+        self._lost += sum(len(step.rows) for step in steps)
 
-    def _awaits(self, row: Row) -> bool:
-        """Wait for a row as long as others are to be made safe; whether it is to be written."""
-        self._worker.wait_until(lambda: self._stops() or is_there(row))
-        return not self._stops()
+    def _fetched(self, step: Step) -> list[tuple[int, list[Numbers]]]:
+        """Wait for the rows of a step, unless the run stops; commit earlier ones meanwhile."""
+        rows = [row for _, row in step.rows]
+        with contextlib.ExitStack() as waits:
+            if not all(map(is_there, rows)):
+                waits.enter_context(self._worker.awaiting_device())
+                self._worker.wait_until(lambda: self._stops() or all(map(is_there, rows)))
+            if self._stops():
+                return []
+            return [(number, [np.asarray(x) for x in row]) for number, row in step.rows]
+
+    def _plan_commit(self, step: Step, begin: float) -> None:
+        """Commit a step that was written in time, at once if it is due."""
+        now = time.monotonic()
+        if step.size > _MEASURED_BYTES:
+            pace = (now - begin) / step.size
+            before = _FORGETTING * self._seconds_per_byte if self._is_measured else 0.0
+            self._seconds_per_byte, self._is_measured = max(pace, before), True
+        if self._is_safe:
+            self._is_safe = False
+            self._commit_due = max(step.logged + self._commit_delay, self._next_commit)
+            self._worker.after(max(self._commit_due - now, 0), self._commit)
+        if now >= max(self._commit_due, self._next_commit):
+            self._commit()
 
     def _stops(self) -> bool:
         return self._failure is not None or self._given_up
 
     def _commit(self) -> None:
-        self._is_safe = True
-        self._unless_failed(self.trajectory.commit)
+        if not self._is_safe:
+            self._is_safe = True
+            self._unless_failed(self.trajectory.commit)
+            gap = max(self._commit_delay * _COMMIT_SHARE, _MIN_COMMIT_GAP_SECONDS)
+            self._next_commit = time.monotonic() + gap
+
+    def _actual_steps(self) -> int:
+        """Number of steps that have run and whose rows are all in the stores."""
+        steps = self.logged_steps  # first: what is queued later has later steps
+        return max(self._stored_steps, steps) if self._taken == self._queued else self._stored_steps
 
     def _finish(self) -> None:
         self._unless_failed(self.trajectory.finish, is_complete=not self._given_up)
@@ -202,14 +286,14 @@ class Run:
     def _unless_failed(self, act: Callable[..., None], **options: Any) -> None:
         if self._failure is None and not self._is_over:
             try:
-                act(self.actual_steps, sync=self._sync, **options)
+                act(self._actual_steps(), sync=self._sync, **options)
             except BaseException as error:  # noqa: BLE001 - as above
                 self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
         """Leave the file as it is, and keep the error for the loop."""
         try:
-            self.trajectory.abandon(self.actual_steps)
+            self.trajectory.abandon(self._actual_steps())
         finally:
             safe = self.trajectory.safe_rows
             rows = ", ".join(f"{number} of `{name}`" for name, number in safe.items())
@@ -219,6 +303,11 @@ class Run:
             )
             failure.__cause__ = error
             self._failure = failure
+
+
+def _add_steps(steps: collections.deque[Step]) -> None:
+    """Add steps on the thread of their run; the worker coalesces items of one function."""
+    steps[0].run.add(steps)
 
 
 def told(error: BaseException) -> str:

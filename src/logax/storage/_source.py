@@ -24,7 +24,7 @@ from typing import Any, Self, TypeVar
 import numpy as np
 
 from logax._delivery.forks import renew_after_fork
-from logax._errors import described
+from logax._errors import described, warn_user
 from logax._extras import imported
 from logax._resting.errors import StorageError
 from logax.storage._claims import is_marked, is_written
@@ -117,16 +117,22 @@ class Source:
         """Look at what has been written since."""
         with self.lock:
             self._check_open()
+            before: list[bytes] = []
             for _ in range(_TRIES):
-                commit = latest(self._slots(self.layout.slot_bytes), self.layout)
+                slots = self._slots(self.layout.slot_bytes)
+                commit, damaged = latest(slots, self.layout)
                 # One that is older than what is known was read while the next two were written.
-                if commit is not None and commit.sequence >= self.commit.sequence:
+                is_newer = commit is not None and commit.sequence >= self.commit.sequence
+                if is_newer and (damaged is None or slots == before):  # else it is being written
                     break
+                before = slots
             if commit is None:
-                raise self._unreadable("it is damaged: none of its two commits is whole.")
+                raise self._unreadable("it is damaged: none of its commits is whole.")
             if commit.sequence > self.commit.sequence:
                 self._forget()
                 self.commit = commit
+                if damaged is not None:
+                    warn_user(f"`{self._who}` reads {self.path}, which is damaged: {damaged}")
             return self.commit
 
     def is_current(self, commit: Commit) -> bool:
@@ -138,12 +144,12 @@ class Source:
             self._check_open()
             if self.commit.runs > commit.runs:
                 return False
-            if all(runs_of(head) <= commit.runs for head in self._slots(HEAD)):
+            if all(runs_of(head, self.layout) <= commit.runs for head in self._slots(HEAD)):
                 return True
             before: list[bytes] = []
             for _ in range(_TRIES):
                 slots = self._slots(self.layout.slot_bytes)
-                found = latest(slots, self.layout)
+                found, _ = latest(slots, self.layout)
                 if found is not None and found.runs > commit.runs:
                     return False
                 if slots == before:
@@ -245,18 +251,18 @@ class Source:
             raise ValueError("`HDF5StorageReader` was closed. Read inside of its `with` block.")
 
     def _slots(self, size: int) -> list[bytes]:
-        """The first bytes of both slots for commits, as they are in the file now."""
-        room = self.layout.slot_bytes
-        return [os.pread(self._fd, size, self._start + room * slot) for slot in (0, 1)]
+        """Return the first bytes of all slots for commits, as they are in the file now."""
+        slots, room = self.layout.commits_shape
+        return [os.pread(self._fd, size, self._start + room * slot) for slot in range(slots)]
 
     def _schema(self) -> bytes:
         dataset = linked(self._opened, SCHEMA)
         if dataset is None:
             layout = self._opened.attrs.get("logax_layout")
-            if layout is not None and layout != VERSION:
+            if layout is not None and layout > VERSION:
                 raise self._unreadable(
-                    f"it has layout {layout}, and this logax reads layout {VERSION}. Read it with "
-                    "a newer logax."
+                    f"it has layout {layout}, and this logax reads layouts up to {VERSION}. Read "
+                    "it with a newer logax."
                 )
             raise self._unreadable(
                 f"it is an HDF5 file, and no trajectory of logax: it has no `{SCHEMA}`."
@@ -269,11 +275,10 @@ class Source:
 
     def _commits_start(self, layout: Layout) -> int:
         dataset = linked(self._opened, COMMITS)
-        room = layout.slot_bytes
-        if dataset is None or dataset.shape != (2, room) or dataset.dtype != np.uint8:
+        if dataset is None or dataset.shape != layout.commits_shape or dataset.dtype != np.uint8:
             raise ValueError("its commits have another shape")
         start = dataset.id.get_offset()
-        if start is None or start + 2 * room > self._size():
+        if start is None or start + math.prod(layout.commits_shape) > self._size():
             raise ValueError("it is cut off before the end of its commits")
         return int(start)
 

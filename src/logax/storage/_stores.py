@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import zlib
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy as np
 from logax.storage._checksums import fletcher32
 from logax.storage._commits import Stand
 from logax.storage._layout import NO_STEP, STEP, Group
-from logax.storage._view import Row, View
+from logax.storage._view import View
 
 Numbers = np.ndarray[Any, Any]
 
@@ -39,39 +40,62 @@ class RowStore:
         largest = max([STEP.itemsize, *(leaf.row_bytes for leaf in group.leaves)])
         self._scratch = np.zeros(group.block * largest + _CHECKSUM, np.uint8)
 
-    def add(self, row: Row, step: int) -> None:
-        """Take a row, which is waited for."""
-        if self._count == self._group.block:  # one that could not be written in an earlier run
-            self._write_block()
+    def append(self, row: Sequence[Numbers], step: int) -> None:
+        """Add a row to the block in memory, which must not be full."""
         if self._group.block == 1:
-            self._parcels = [np.asarray(x)[None] for x in row]
+            self._parcels = [x[None] for x in row]
         else:
             if not self._parcels:
-                block = self._group.block
-                self._parcels = [np.empty((block, *np.shape(x)), np.asarray(x).dtype) for x in row]
+                self._parcels = [np.empty((self._group.block, *x.shape), x.dtype) for x in row]
             place = self._count - self._old
             for parcel, x in zip(self._parcels, row, strict=True):
-                parcel[place] = np.asarray(x)  # which also says why it is not there
+                parcel[place] = x
         self._steps[self._count] = step
         self._count += 1
-        if self._count == self._group.block:
-            self._write_block()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the block must be written before another row fits."""
+        return self._count == self._group.block
+
+    def write(self) -> None:
+        """Write the block to the datasets, full or not."""
+        end = self._rows + self._count
+        if end > self._extent:
+            self._resize(end)
+        whole = self._view.chunks(self._parcels) if self._group.block == 1 else {}
+        columns = self._columns()
+        for i, (dataset, level) in enumerate(zip(self._datasets, self._levels, strict=True)):
+            if i in whole and level is None:
+                dataset.id.write_direct_chunk(self._place(columns[i]), whole[i])
+            elif self._group.leaves[i].row_bytes:
+                self._write_chunk(dataset, columns[i], 0, level)
+        steps = self._steps[: self._count]
+        self._write_chunk(self._steps_dataset, steps, NO_STEP, self._steps_level)
+        self._head, self._old = [x[:0] for x in self._head], 0
+        self._rows, self._count = end, 0
+
+    @property
+    def is_flushed(self) -> bool:
+        """Whether a commit may count all rows: HDF5 has passed on those that it was given.
+
+        A row that is a block by itself has no room in a commit.
+        """
+        return self._flushed == self._rows and not (self.is_full and self._group.block == 1)
 
     def flushed(self) -> None:
-        """Take note that HDF5 has passed on all that it was given."""
+        """Note that HDF5 has passed on all that it was given."""
         self._flushed = self._rows
 
     def finish(self) -> None:
         """Write the last block, whole or not, and cut off what was never filled."""
         if self._count:
-            self._write_block()
+            self.write()
         if self._extent > self._rows:
             self._resize(self._rows)
 
-    def stand(self, before: Stand) -> Stand:
-        """What may be called safe; where not all was flushed, that is what was so before."""
-        if self._flushed != self._rows:
-            return before
+    def stand(self) -> Stand:
+        """Return all rows, for a commit."""
         if self._group.block == 1:  # there is no room in a commit
             return dataclasses.replace(
                 Stand.at_start(self._group), rows=self._rows, cuts=self._cuts, void=self._void
@@ -88,22 +112,6 @@ class RowStore:
         if not self._old:
             return new
         return [np.concatenate(pair) for pair in zip(self._head, new, strict=True)]
-
-    def _write_block(self) -> None:
-        end = self._rows + self._count
-        if end > self._extent:
-            self._resize(end)
-        whole = self._view.chunks(self._parcels) if self._group.block == 1 else {}
-        columns = self._columns()
-        for i, (dataset, level) in enumerate(zip(self._datasets, self._levels, strict=True)):
-            if i in whole and level is None:
-                dataset.id.write_direct_chunk(self._place(columns[i]), whole[i])
-            elif self._group.leaves[i].row_bytes:
-                self._write_chunk(dataset, columns[i], 0, level)
-        steps = self._steps[: self._count]
-        self._write_chunk(self._steps_dataset, steps, NO_STEP, self._steps_level)
-        self._head, self._old = [x[:0] for x in self._head], 0
-        self._rows, self._count = end, 0
 
     def _write_chunk(self, dataset: Any, column: Numbers, blank: int, level: int | None) -> None:
         """Write rows as one chunk, filled up if they are fewer, past HDF5's own filters.
@@ -144,30 +152,38 @@ class OnceStore:
         self._group, self._view = group, view
         self._datasets = [file[path] for path in group.paths]
         self._checks = stand.checks
-        self._is_flushed = True
+        self._waiting: Sequence[Numbers] | None = None
+        self.is_flushed = True
 
-    def add(self, row: Row, step: int) -> None:
-        """Take the one row; what is there stays."""
+    def append(self, row: Sequence[Numbers], step: int) -> None:
+        """Keep the row for `write`, unless there is one already."""
         if self._checks is None:
-            columns = self._view.columns([np.asarray(x)[None] for x in row])
-            for dataset, column in zip(self._datasets, columns, strict=True):
-                if column.size:
-                    dataset[...] = column[0]
-            self._is_flushed = False
-            self._checks = [zlib.crc32(x.tobytes()) for x in columns]
+            self._waiting, self.is_flushed = row, False
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the row waits to be written."""
+        return self._waiting is not None
+
+    def write(self) -> None:
+        """Write the row to the datasets."""
+        columns = self._view.columns([x[None] for x in self._waiting or ()])
+        for dataset, column in zip(self._datasets, columns, strict=True):
+            if column.size:
+                dataset[...] = column[0]
+        self._waiting = None
+        self._checks = [zlib.crc32(x.tobytes()) for x in columns]
 
     def flushed(self) -> None:
-        """Take note that HDF5 has passed it on."""
-        self._is_flushed = True
+        """Note that HDF5 has passed on the row."""
+        self.is_flushed = self._waiting is None
 
     def finish(self) -> None:
         """Nothing is left to write."""
 
-    def stand(self, before: Stand) -> Stand:
-        """Whether it is safe."""
-        if not self._is_flushed:
-            return before
-        return Stand(0, before.steps, before.columns, [], self._checks)
+    def stand(self) -> Stand:
+        """Return the row, for a commit."""
+        return dataclasses.replace(Stand.at_start(self._group), checks=self._checks)
 
 
 def _level_of(dataset: Any) -> int | None:

@@ -3,6 +3,8 @@
 Rows are gathered in blocks. A whole block is written to the datasets, chunk by chunk, each once and
 with its checksum; a block that is not whole goes into the commits. `commit` makes all that was
 added so far safe: it first has HDF5 pass on what is in the datasets, and then writes a commit.
+Rows are added by the step, in all groups at once, so that every commit ends all groups at the same
+step.
 
 The file comes under its name when it can be read: it is made under another name before. From
 then on it is in HDF5's mode for one writer and many readers, in which HDF5 orders its writes such
@@ -22,7 +24,7 @@ from logax._extras import imported
 from logax._files import part_beside
 from logax._resting.errors import StorageError
 from logax.storage._claims import Claim, cut_off, mend_after_kill
-from logax.storage._commits import Commit, Stand, encoded
+from logax.storage._commits import HEAD, Commit, Numbers, Stand, encoded
 from logax.storage._datasets import create_datasets
 from logax.storage._layout import COMMITS, Layout
 from logax.storage._stores import OnceStore, RowStore
@@ -35,12 +37,22 @@ class Trajectory:
     """An open file, to which rows are added."""
 
     def __init__(
-        self, file: Any, claim: Claim, layout: Layout, views: Sequence[View], commit: Commit
+        self,
+        path: str,
+        file: Any,
+        claim: Claim,
+        layout: Layout,
+        views: Sequence[View],
+        commit: Commit,
     ) -> None:
         self._file, self._claim, self._layout = file, claim, layout
+        self._path = path
         self._handle = file.id.get_vfd_handle()
+        self._size = 0  # of the file, as far as this process has written it
+        self._head, self._head_place = b"", 0  # first bytes of the last commit
         self._commit = commit
         self._is_gone = False
+        self._is_whole = True  # no step is only partly in the stores
         self._start = file[COMMITS].id.get_offset()
         self.stores: list[OnceStore | RowStore] = [
             (OnceStore if group.is_once else RowStore)(file, group, view, stand)
@@ -73,8 +85,8 @@ class Trajectory:
             claim.let_readers_in()
             stands = [Stand.at_start(group) for group in layout.groups]
             commit = Commit(0, 0, 0, total_steps, False, stands)
-            trajectory = cls(file, claim, layout, views, commit)
-            trajectory._write_commit(both=True)
+            trajectory = cls(whole, file, claim, layout, views, commit)
+            trajectory._write_commit(everywhere=True)
             file.flush()
             if sync:
                 os.fsync(claim.fd)
@@ -103,9 +115,10 @@ class Trajectory:
         *,
         sync: bool,
     ) -> Trajectory:
-        """A file that is there, from a commit on, which takes the place of the last one.
+        """Go on with a file from a commit, which replaces all others.
 
-        The commit says that rows are dropped: it must be there before others are written over them.
+        The commit says that rows are dropped. It must be in all slots before others are written
+        over these rows: no damage may bring them back.
         """
         h5py = imported("h5py", "HDF5StorageWriter", "hdf5")
         mend_after_kill(claim.fd)
@@ -121,8 +134,8 @@ class Trajectory:
                 "has it open, in a reader or in h5py, close it there first."
             ) from error
         try:
-            trajectory = cls(file, claim, layout, views, commit)
-            trajectory._write_commit()
+            trajectory = cls(path, file, claim, layout, views, commit)
+            trajectory._write_commit(everywhere=True)
             if sync:
                 os.fsync(claim.fd)
             claim.let_readers_in()
@@ -148,26 +161,52 @@ class Trajectory:
         groups = zip(self._layout.groups, self._commit.groups, strict=True)
         return {group.name: 0 if self._is_gone else stand.number for group, stand in groups}
 
+    def add(self, rows: Sequence[tuple[int, Sequence[Numbers]]], step: int) -> None:
+        """Add the rows of one step, each with the number of its group: all of them or none."""
+        stores = [(self.stores[number], row) for number, row in rows]
+        self._write_full(stores)  # blocks that could not be written in an earlier run
+        self._is_whole = False
+        for store, row in stores:
+            store.append(row, step)
+        self._is_whole = True
+        self._write_full(stores)
+
+    def _write_full(self, stores: Sequence[tuple[OnceStore | RowStore, Any]]) -> None:
+        full = [store for store, _ in stores if store.is_full]
+        if full:
+            self._check_size()
+            for store in full:
+                store.write()
+            self._size = os.fstat(self._claim.fd).st_size
+
     def commit(self, actual_steps: int, *, sync: bool) -> None:
         """Make all rows safe that were added."""
-        self._check_is_there()
+        self._check_contents()
         self._flush(sync)
         self._commit_stands(actual_steps, sync=sync)
+        self._check_name()
 
     def finish(self, actual_steps: int, *, sync: bool, is_complete: bool) -> None:
         """Write all that is left, and close the file."""
+        self._check_contents()
         for store in self.stores:
             store.finish()
         self._flush(sync)
         self._commit_stands(actual_steps, is_complete=is_complete, sync=sync)
-        self._check_is_there()
+        self._check_name()
         self._file.close()
         self._claim.release()
 
     def abandon(self, actual_steps: int) -> None:
-        """Leave the file as it is after a failure, with the rows that need no more room."""
+        """Leave the file after a failure, with the rows that need no more room.
+
+        A commit counts the same steps in all groups. Where HDF5 still holds rows of one group, or a
+        step is only partly there, the last commit stays.
+        """
         try:
-            self._commit_stands(actual_steps)
+            is_flushed = all(store.is_flushed for store in self.stores)
+            if self._is_whole and is_flushed and not self._is_gone:
+                self._commit_stands(actual_steps)
         except (OSError, StorageError):  # then those of the last commit are safe
             pass
         finally:
@@ -179,16 +218,47 @@ class Trajectory:
         cut_off(self._handle)
         self._claim.release()
 
-    def _check_is_there(self) -> None:
-        """Raise if the file has no name any more, since nobody will find what is in it."""
-        self._is_gone = not os.fstat(self._claim.fd).st_nlink
-        if self._is_gone:
-            raise StorageError("the file was deleted while it was being written")
+    def _check_size(self) -> None:
+        """Raise if another program has truncated the file, before HDF5 writes behind the hole."""
+        size = os.fstat(self._claim.fd).st_size
+        if size < self._size:
+            self._is_gone = True
+            raise StorageError(
+                "another program truncated the file while it was being written, from "
+                f"{self._size} to {size} bytes"
+            )
+
+    def _check_contents(self) -> None:
+        """Raise if another program has truncated the file, or has written over the last commit."""
+        self._check_size()
+        if os.pread(self._claim.fd, len(self._head), self._head_place) != self._head:
+            self._is_gone = True
+            raise StorageError(
+                "another program truncated the file, or wrote to it, while it was being written"
+            )
+
+    def _check_name(self) -> None:
+        """Raise if the file is not the one of its name any more.
+
+        Nobody finds the rows of a deleted file; those of a renamed one are safe.
+        """
+        own = os.fstat(self._claim.fd)
+        try:
+            found = os.stat(self._path)
+        except (FileNotFoundError, NotADirectoryError):
+            what = "renamed" if own.st_nlink else "deleted"
+        else:
+            if os.path.samestat(found, own):
+                return
+            what = "replaced by another one"
+        self._is_gone = not own.st_nlink
+        raise StorageError(f"the file was {what} while it was being written")
 
     def _flush(self, sync: bool) -> None:
         self._file.flush()
         if sync:
             os.fsync(self._claim.fd)
+        self._size = os.fstat(self._claim.fd).st_size
         for store in self.stores:
             store.flushed()
 
@@ -196,7 +266,7 @@ class Trajectory:
         self, actual_steps: int, *, is_complete: bool = False, sync: bool = False
     ) -> None:
         before = self._commit
-        stands = [store.stand(old) for store, old in zip(self.stores, before.groups, strict=True)]
+        stands = [store.stand() for store in self.stores]
         self._commit = dataclasses.replace(
             before,
             sequence=before.sequence + 1,
@@ -205,25 +275,27 @@ class Trajectory:
             groups=stands,
         )
         try:
-            self._write_commit(both=is_complete)
+            self._write_commit(everywhere=is_complete)
             if sync:
                 os.fsync(self._claim.fd)
         except BaseException:
             self._commit = before
             raise
 
-    def _write_commit(self, *, both: bool = False) -> None:
-        """Over the last but one; at the end over both, so that damage to one does no harm."""
-        data = b"".join(encoded(self._commit))
+    def _write_commit(self, *, everywhere: bool = False) -> None:
+        """Write the commit over the last but one, or into all slots."""
+        data = encoded(self._commit, self._layout.version)
         room = self._layout.slot_bytes
         if len(data) > room:
             raise StorageError(
                 f"A commit takes {len(data)} bytes, and there is room for {room}: the file was "
                 "continued too often in the middle of rows out of order. Write to a new one."
             )
-        slot = self._commit.sequence % 2
-        for each in (slot, 1 - slot) if both else (slot,):
-            _write_all(self._claim.fd, data, self._start + each * room)
+        copies, first = self._layout.commit_copies, self._commit.sequence % 2
+        self._head, self._head_place = data[:HEAD], self._start + first * copies * room
+        for pair in (first, 1 - first) if everywhere else (first,):
+            for slot in range(pair * copies, (pair + 1) * copies):
+                _write_all(self._claim.fd, data, self._start + slot * room)
 
 
 def _write_all(fd: int, data: bytes, at: int) -> None:

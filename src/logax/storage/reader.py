@@ -8,6 +8,9 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, overload
 
+import jax
+import jax.numpy as jnp
+
 from logax._checks import in_seconds
 from logax._columns.export import free_name
 from logax._errors import received, warn_user
@@ -16,7 +19,7 @@ from logax._files import as_path
 from logax._resting.errors import StorageError
 from logax._resting.structure import focused, parts_of
 from logax.storage._source import Source
-from logax.storage.config import Storage, WriterGroupConfig
+from logax.storage.config import State, Storage, WriterGroupConfig
 from logax.storage.group import StoredGroup
 
 if TYPE_CHECKING:  # Python knows defaults since 3.13, type checkers before
@@ -27,6 +30,56 @@ else:
     Config = TypeVar("Config")
 
 _STILL = 0.5  # seconds without a row, after which to ask whether somebody still writes
+
+
+def resume_state(
+    path: str | os.PathLike[str],
+    group: str | Callable[[Any], Any],
+    initial_state: State,
+    *,
+    where: Callable[[Any], Any] | None = None,
+) -> tuple[State, int]:
+    """Return the state to go on with, and the step, for a run that may have begun already.
+
+        state, start_step = resume_state("run.h5", "states", initial_state)
+        writer = HDF5StorageWriter("run.h5", config, state, 1000, mode="a", start_step=start_step)
+        run_loop(step, state, 1000, logger=writer, start_step=start_step)
+
+    The state is the last one in the file, and the step the one after it. A writer stores a step in
+    all groups or in none, so that no group misses a row of an earlier step; the writer drops later
+    rows of other groups, as they come again. Where there is no file, or no row in the group, the
+    run begins: with `initial_state` and 0.
+
+    Args:
+      path: Path of the file.
+      group: Name of the group that holds the states, or a function as `focus_group` takes it.
+      initial_state: State at the beginning, with the structure of those in the file. Where it has
+        JAX arrays, the result has JAX arrays too, and NumPy arrays elsewhere.
+      where: Function that picks the state from a row that holds more.
+
+    Raises:
+      LookupError: The file has no such group.
+      StorageError: The file cannot be read.
+    """
+    if not os.path.exists(as_path("resume_state", "path", path)):
+        return initial_state, 0
+    with HDF5StorageReader[Any](path) as reader:
+        rows = reader.focus_group(group)
+        if rows.is_once:
+            raise LookupError(
+                f"`resume_state` takes a group with a row for each state, and `{rows.name}` was "
+                "written once. Store states under a schedule such as `EveryNStep(100)`."
+            )
+        if not len(rows):
+            return initial_state, 0
+        states = (rows if where is None else rows.focus(where)).like(initial_state)
+        state = jax.tree.map(_as_in, initial_state, states[-1])
+        return state, int(rows.steps[-1]) + 1
+
+
+def _as_in(initial: Any, stored: Any) -> Any:
+    is_of_jax = isinstance(initial, jax.Array | jax.ShapeDtypeStruct)
+    return jnp.asarray(stored) if is_of_jax else stored
 
 
 class HDF5StorageReader(Generic[Config]):
@@ -81,9 +134,9 @@ class HDF5StorageReader(Generic[Config]):
 
     @property
     def actual_steps(self) -> int:
-        """How many steps have run: one more than the last that the writer was told of.
+        """Number of steps that have run, by the last commit: one more than the last of them.
 
-        Of a writer that was killed the rows of the last ones may not be there.
+        All rows of these steps are in the file, in all groups, also after a kill.
         """
         return self._source.commit.actual_steps
 

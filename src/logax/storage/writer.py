@@ -43,11 +43,13 @@ class HDF5StorageWriter(EnteredLogger):
                 state = advance(state)
                 writer.log(state, step)
 
-    `log` waits neither for the device nor for the disk, unless the queue is full. Every
-    `flush_seconds` all rows are made safe: from then on they can be read, also by others while the
-    run goes on, and also if this process is killed. When the block is left, by an error or an
-    interrupt too, all rows are written and the file is complete. If rows cannot be written, the
-    next `log` raises, and says how many are safe. `HDF5StorageReader` reads the file.
+    `log` waits neither for the device nor for the disk, unless they fall behind. Rows are safe at
+    most `flush_seconds` after `log` has returned: from then on they can be read, also by others
+    while the run goes on, and also if this process is killed. A step is safe in all groups at once.
+    Where the thread that writes cannot keep up with that, `log` waits for it. When the block is
+    left, by an error or an interrupt too, all rows are written and the file is complete. If rows
+    cannot be written, the next `log` raises, and says how many are safe. `HDF5StorageReader` reads
+    the file.
 
     Args:
       out_path: Path of the file.
@@ -58,14 +60,17 @@ class HDF5StorageWriter(EnteredLogger):
         further steps make them longer.
       mode: "x" for a new file, which must not exist; "w" to replace one; "a" to continue one, or
         begin it where there is none.
-      start_step: With "a": the step that the run goes on with. Rows at and after it are dropped, as
-        they will come again. By default the file goes on after its last row.
+      start_step: With "a": the step that the run goes on with, see `resume_state`. Rows at and
+        after it are dropped in all groups, as they will come again. By default the file goes on
+        after its last row.
       compression: None, "gzip", or a level from 1 to 9.
-      flush_seconds: How often rows are made safe.
+      flush_seconds: Upper bound on the time after `log` until a row is safe; of values below 1,
+        the time between commits. It holds for rows that the device has computed, as long as the
+        disk takes them.
       queue_bytes: How much may wait to be written, with some 2,000 bytes for each row besides its
         numbers; what is more waits in `log`.
-      when_full: "block", or "drop": rows are left out where the queue is full, and a warning says
-        how many.
+      when_full: "block", or "drop": steps are left out where the queue is full, and a warning says
+        how many rows. What waits is then bounded by `queue_bytes` alone, and may take longer.
       sync: Whether making rows safe waits for the disk itself, so that they also outlive a power
         cut.
 
@@ -164,9 +169,7 @@ class HDF5StorageWriter(EnteredLogger):
         self._run.begin(self._limit, self._drops)
         # Who enters and never leaves has their rows all the same, at the latest when Python exits.
         self._forgotten = weakref.finalize(self, self._run.end_forgotten)
-        self._groups = list(
-            zip(self._schedules, self._views, self._run.trajectory.stores, strict=True)
-        )
+        self._groups = list(zip(self._schedules, self._views, strict=True))
 
     def _opened(self) -> Trajectory:
         while True:
@@ -220,14 +223,21 @@ class HDF5StorageWriter(EnteredLogger):
                 f"`{type(self).__name__}.log` takes steps from 0 to 2**63 - 1, and got {step}."
             )
         run.tell()
-        run.actual_steps = max(run.actual_steps, step + 1)  # no row may be safe before its step is
         errors: list[BaseException] = []
-        for schedule, view, store in self._groups:
+        rows, size = [], 0
+        for number, (schedule, view) in enumerate(self._groups):
             try:
                 if schedule.should_log(step):
-                    run.put(view.row_bytes, (store, view(state), step))
+                    rows.append((number, view(state)))
+                    size += view.row_bytes
             except Exception as error:  # noqa: BLE001 - the other groups must have theirs
                 errors.append(error)
+        try:
+            if rows:
+                run.put(step, rows, size)
+        except Exception as error:  # noqa: BLE001 - raised below
+            errors.append(error)
+        run.logged_steps = max(run.logged_steps, step + 1)
         if errors:
             raise_together("several views failed", errors)
 
@@ -241,7 +251,7 @@ class HDF5StorageWriter(EnteredLogger):
                 if run.is_over:  # pragma: no branch - where it is not, the end has raised
                     self._forgotten.detach()
             never = run.trajectory.never_written
-            if never and error is None and run.actual_steps:
+            if never and error is None and run.logged_steps:
                 warn_user(
                     f"{', '.join(f'`{name}`' for name in never)} was never written: `Once()` is "
                     f"step 0, and `{type(self).__name__}.log` was not called with it."
