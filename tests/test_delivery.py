@@ -29,7 +29,7 @@ import logax
 from delivery_processes import finish, start
 from logax._delivery import calls
 from logax._delivery.troubles import troubles
-from logax._delivery.worker import Worker, worker
+from logax._delivery.worker import MIN_WINDOW_RECORDS, Worker, worker
 from logax.loggers import Logger, Portion, Sink
 from logax.testing import MemoryLogger
 from slow_cases import slow
@@ -853,9 +853,10 @@ WIDTH = 256  # float32: a record of about a kilobyte
 @pytest.fixture
 def configured() -> Iterator[Callable[..., None]]:
     """`configure`, undone afterwards."""
-    limit, blocks = worker.limit, worker.blocks
+    limit, seconds, blocks = worker.limit, worker.queue_seconds, worker.blocks
     yield logax.configure
-    logax.configure(queue_bytes=limit, when_full="block" if blocks else "drop")
+    when_full = "block" if blocks else "drop"
+    logax.configure(queue_bytes=limit, queue_seconds=seconds, when_full=when_full)
 
 
 class Gate:
@@ -908,6 +909,23 @@ def test_a_full_queue_makes_the_program_wait_and_loses_nothing(
     assert gate.got == list(range(200))
     assert max(sizes) <= bound
     assert worker._bytes == 0
+
+
+def test_records_that_a_callback_does_not_take_in_time_make_the_program_wait(
+    configured: Callable[..., None], filled: tuple[threading.Event, list[int]]
+) -> None:
+    configured(queue_seconds=0)
+    gate, (full, _) = Gate(), filled
+    tapped = logax.tap(counting(2_000), gate, buffer=1)
+    program = threading.Thread(target=lambda: tapped(jnp.zeros(())))
+    program.start()
+    assert full.wait(LONG)
+    assert worker._records == MIN_WINDOW_RECORDS
+    gate.open.set()
+    program.join(LONG)
+    logax.flush()
+    assert gate.got == list(range(2_000))
+    assert worker._records == 0
 
 
 @pytest.mark.parametrize("lanes", [None, 2])
@@ -1097,6 +1115,10 @@ def test_transfers_that_are_larger_than_the_queue_go_one_by_one(
         ({"queue_bytes": 0}, "`configure` takes `queue_bytes` of 1 or more, and got 0."),
         ({"queue_bytes": 1.5}, "`configure` takes `queue_bytes` of 1 or more, and got 1.5."),
         ({"queue_bytes": "1 MB"}, "`configure` takes `queue_bytes` of 1 or more, and got '1 MB'."),
+        (
+            {"queue_seconds": -1, "queue_bytes": 10},
+            "`configure` takes `queue_seconds` in seconds, 0 or more, and got -1.",
+        ),
         ({"when_full": 3}, "`configure` takes `when_full` as 'block' or 'drop', and got 3."),
         ({"when_full": "x"}, "`configure` takes `when_full` as 'block' or 'drop', and got 'x'."),
         (
@@ -1109,11 +1131,11 @@ def test_transfers_that_are_larger_than_the_queue_go_one_by_one(
 def test_bad_bounds_are_refused_and_change_nothing(
     configured: Callable[..., None], options: Any, text: str
 ) -> None:
-    before = worker.limit, worker.blocks
+    before = worker.limit, worker.queue_seconds, worker.blocks
     with pytest.raises(ValueError, match="`configure`") as caught:
         configured(**options)
     assert str(caught.value) == text
-    assert (worker.limit, worker.blocks) == before
+    assert (worker.limit, worker.queue_seconds, worker.blocks) == before
 
 
 # Processes.

@@ -26,6 +26,7 @@ from logax._delivery.control import before_flush
 from logax._delivery.ordering import Places, batches_of, ends_of, next_in_order, places_of
 from logax._delivery.packets import Emission, Parcel, Rows, stack
 from logax._delivery.routes import Takes
+from logax._delivery.shutdown import at_termination
 from logax._delivery.troubles import troubles
 from logax._delivery.worker import attempt, worker
 
@@ -335,4 +336,5 @@ _NOTHING = np.zeros(0, bool)
 _numbers = itertools.count(1)
 _calls: dict[int, Call] = {}
 before_flush(_await_programs)
+at_termination(worker, "safe", lambda: _settle(2**32))
 os.register_at_fork(after_in_child=_reset)

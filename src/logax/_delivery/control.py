@@ -17,26 +17,33 @@ from logax._delivery.worker import WHEN_FULL, Worker, worker
 def configure(
     *,
     queue_bytes: int | None = None,
+    queue_seconds: float | None = None,
     when_full: str | None = None,
     sigterm_seconds: float | None = None,
 ) -> None:
     """Set the bounds of delivery, for the whole process.
 
     Args:
-      queue_bytes: How much may wait on the host for callbacks and loggers (256 MiB).
+      queue_bytes: Number of bytes that may wait on the host for callbacks and loggers (256 MiB).
+      queue_seconds: Time within which records that wait there are expected to be delivered (0.2):
+        as many may wait as callbacks and loggers took in that time lately. With more, a live view
+        may lag, and a kill may lose, as much more.
       when_full: "block", the default: the program waits for room; or "drop": records are left
         out, counted, and a warning says how many.
       sigterm_seconds: Time limit for making records safe when SIGTERM arrives, before it ends the
         process (8). With 0 it ends the process at once. Call this on the main thread.
     """
-    size = worker.limit
+    size, seconds = worker.limit, worker.queue_seconds
     if queue_bytes is not None:
         size = at_least(1, "configure", "queue_bytes", queue_bytes)
+    if queue_seconds is not None:
+        seconds = in_seconds("configure", "queue_seconds", queue_seconds)
     if when_full is not None:
         one_of("configure", "when_full", when_full, WHEN_FULL)
     if sigterm_seconds is not None:
         watcher.set_seconds(in_seconds("configure", "sigterm_seconds", sigterm_seconds))
     worker.limit = troubles.queue_bytes = size
+    worker.queue_seconds = seconds
     worker.blocks = worker.blocks if when_full is None else when_full == "block"
 
 
@@ -147,13 +154,6 @@ class _Exit:
     was_interrupted = False
 
 
-def _settle_calls() -> None:
-    """Deliver what calls hold back: nothing will come before it any more."""
-    from logax._delivery.calls import _settle  # noqa: PLC0415 - which imports this module
-
-    _settle(2**32)
-
-
 def _nothing() -> None:
     pass
 
@@ -163,5 +163,5 @@ _before_flush: list[Callable[[float | None], bool]] = []
 _discarding = threading.Lock()
 _others: list[weakref.ref[Worker]] = []
 troubles.queue_bytes = worker.limit
-at_termination(worker, "safe", _settle_calls)
+at_termination(worker, "safe", _nothing)
 atexit.register(_flush_at_exit)
