@@ -286,7 +286,7 @@ def test_a_program_that_fails_leaves_the_bar_where_it_is() -> None:
         def use() -> None:
             with ProgressLogger(file=terminal.file, show=("loss", "score")) as progress:
                 try:
-                    jax.block_until_ready(logax.tap(f, progress)(1.0))
+                    jax.block_until_ready(logax.tap(f, progress, buffer=1)(1.0))
                 finally:
                     logax.flush()
 

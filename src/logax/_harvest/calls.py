@@ -26,7 +26,8 @@ def _run_jit(equation: Equation, args: Sequence[Array], frame: Frame) -> Sequenc
     states = frame.threaded(census, emits)
     added, structure = jax.tree.flatten((states, frame.passed()))
     types = tuple(jax.typeof(x) for x in (*args, *added))
-    place = ("jit", types, structure, frame.only, emits, frame.in_loop, frame.shards)
+    in_loop = frame.harvest.adapts and frame.in_loop
+    place = ("jit", types, structure, frame.only, emits, in_loop, frame.shards)
     closed, tree = frame.harvest.remembered(
         place, _compat.parts(inner)[0], lambda: traced_part(frame, inner, args, states, emits)
     )

@@ -71,11 +71,13 @@ class Harvest:
 
     Attributes:
       streams: Whether records leave the program while it runs.
+      adapts: Whether the host says how many of them leave together.
       stores: The stores of the groups that have one, by name.
       memo: What is `remembered`.
     """
 
     streams = False
+    adapts = False
 
     def __init__(self) -> None:
         self.stores: dict[str, Store] = {}

@@ -94,7 +94,7 @@ class Tap(Harvest):
     def __init__(self, options: Options, outer: bool, *, adapts: bool = False) -> None:
         super().__init__()
         self.options, self._outer = options, outer
-        self._adapts = adapts  # whether the host says how many records leave together
+        self.adapts = adapts
         self.found = Findings()
         self.on_one_shard = False  # whether the whole call is, inside a `shard_map`
         self._names: dict[Any, str] = {}  # of each site and its types
@@ -147,21 +147,21 @@ class Tap(Harvest):
             census = self._counted(census, jaxpr)
         totals = self._totals(census, jaxpr)
         outside = _outside_of_shards(census)
-        if self._adapts and bound_of(outside) not in (0, 1):
+        if self.adapts and bound_of(outside) not in (0, 1):
             self._size = fitting(outside, MAX_BLOCK_RECORDS, MAX_ADAPTED_BYTES)
-        self._adapts = self._size > 1
-        if not self._adapts:
+        self.adapts = self._size > 1
+        if not self.adapts:
             self._size = fitting(census, self.options.buffer or 1)
-        self._plan = plan_of(census, self._specs, totals, self._size, adapts=self._adapts)
+        self._plan = plan_of(census, self._specs, totals, self._size, adapts=self.adapts)
         return census
 
     def _size_on(self, frame: Frame) -> int:
         """Return how many records wait here; where their number adapts, none of shards do."""
-        return 1 if self._adapts and frame.shards else self._size
+        return 1 if self.adapts and frame.shards else self._size
 
     def _adapts_on(self, frame: Frame) -> bool:
         """Whether the number of records that leave here together adapts."""
-        return self._adapts and not frame.shards
+        return self.adapts and not frame.shards
 
     def _counted(self, census: Census, jaxpr: Jaxpr) -> Census:
         """Give each site its counter; where keys cannot share one, count again with them apart."""
@@ -189,7 +189,7 @@ class Tap(Harvest):
     def started(self, block_size: Array | None = None) -> dict[str, Tree]:
         """Return the states before the first record, given how many leave first if that adapts."""
         states: dict[str, Tree] = {}
-        if self._adapts:
+        if self.adapts:
             states |= {LIMIT: self._limit(block_size), PENDING: jnp.zeros((), jnp.int32)}
         for path, tallies in self._plan.paths.items():
             zero = jnp.zeros(path, jnp.int32)
@@ -249,6 +249,7 @@ class Tap(Harvest):
         bound = bound_of(census)
         return (
             self._adapts_on(frame)
+            and length > 0
             and self.cut(frame, census, length) == 1
             and bound is not None
             and 0 < bound <= self._size
@@ -260,7 +261,7 @@ class Tap(Harvest):
         if frame.shards not in self._plan.buffers:
             return False
         bound = bound_of(_outside_of_shards(census))
-        short = not (self._adapts and _has_loop(census))
+        short = not (self.adapts and _has_loop(census))
         return short and bound is not None and 0 < bound <= self._size
 
     def is_full(
@@ -268,7 +269,7 @@ class Tap(Harvest):
     ) -> Array:
         """Where the records of the next iterations might not fit, or enough wait."""
         bound = bound_of(_outside_of_shards(census)) or 0
-        if not self._adapts:
+        if not self.adapts:
             buffer = self._plan.buffers[frame.shards]
             return buffer.lacks_room(states[f"buffer{frame.shards}"], bound)
         more: Any = bound
@@ -314,10 +315,10 @@ class Tap(Harvest):
             self.empty_buffer(frame)
             self._emit(frame, self._all_rows(blocks))
         else:
-            if not (has_room or self._adapts):
+            if not (has_room or self.adapts):
                 self._make_room(frame, number_of_real(blocks))
             frame.states[key] = self._plan.buffers[frame.shards].add(frame.states[key], blocks)
-            if self._adapts:
+            if self.adapts:
                 frame.states[PENDING] += rows
                 if not has_room:
                     self._empty_if(frame, frame.states[PENDING] >= frame.states[LIMIT])
@@ -330,7 +331,7 @@ class Tap(Harvest):
 
     def _empty_if(self, frame: Frame, full: Array) -> None:
         """Empty the buffer if it is full in any lane."""
-        keys = [f"buffer{frame.shards}", *([LIMIT, PENDING] if self._adapts else [])]
+        keys = [f"buffer{frame.shards}", *([LIMIT, PENDING] if self.adapts else [])]
 
         def emptied(states: dict[str, Tree]) -> dict[str, Tree]:
             child = frame.child(states, frame.passed())
@@ -347,7 +348,7 @@ class Tap(Harvest):
         if buffer is None or key not in frame.states:  # it is not in what may run twice
             return
         rows, valid = self._waiting_rows(frame), frame.valid
-        if self._adapts:
+        if self.adapts:
             next_size = self._emit(frame, rows, pending=frame.states[PENDING])
             frame.states[LIMIT] = self._limit(next_size)
             frame.states[PENDING] = jnp.zeros((), jnp.int32)
@@ -362,7 +363,7 @@ class Tap(Harvest):
 
     def _waiting_rows(self, frame: Frame) -> dict[str, Rows]:
         state = frame.states[f"buffer{frame.shards}"]
-        valid = None if self._adapts else frame.valid
+        valid = None if self.adapts else frame.valid
         content = self._plan.buffers[frame.shards].content(state, valid)
         return {n: self._rows(n, each)._replace(gate=real) for n, (each, real) in content.items()}
 
@@ -403,7 +404,7 @@ class Tap(Harvest):
     def end(self, frame: Frame) -> None:
         """Emit the rest, and say that it is the rest unless the host knows."""
         rows: dict[str, Rows] = {}
-        if frame.shards in self._plan.buffers and not self._adapts:
+        if frame.shards in self._plan.buffers and not self.adapts:
             self.settle(frame)
             rows = self._waiting_rows(frame)
         else:
