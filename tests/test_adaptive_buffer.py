@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
+import types
 from typing import Any
 
 import jax
@@ -10,7 +13,9 @@ import numpy as np
 import pytest
 
 import logax
+from logax._delivery import calls
 from logax._delivery.block_size import MAX_BLOCK_RECORDS, TARGET_SECONDS, BlockSize
+from logax._delivery.worker import worker
 from slow_cases import slow_but
 
 LENGTH = 37  # no multiple of any step
@@ -58,6 +63,59 @@ def test_a_slow_block_shrinks_in_proportion(records: int, seconds: float, wanted
     size.records = 64
     size.adapt(records, seconds)
     assert size.records == wanted
+
+
+# What the program is told.
+
+
+@pytest.mark.parametrize(
+    ("seconds", "job_records", "first", "second"),
+    [
+        (TARGET_SECONDS / 10, 5000.0, [1, 1, 2, 4, 8, 16, 32, 36], [64, 36]),
+        (TARGET_SECONDS, 5000.0, [1] * 100, [1] * 100),
+        (TARGET_SECONDS * 10, 5000.0, [1] * 100, [1] * 100),
+        # A slow callback: more would be delivered too late.
+        (TARGET_SECONDS / 10, 25.5, [1, 1, 2, 4, 8, 16, 25, 25, 18], [25] * 4),
+        (TARGET_SECONDS / 10, 0.25, [1] * 100, [1] * 100),
+    ],
+)
+def test_as_many_records_leave_together_as_the_clock_of_the_host_allows(
+    seconds: float,
+    job_records: float,
+    first: list[int],
+    second: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ticks = itertools.count()
+    clock = types.SimpleNamespace(perf_counter=lambda: next(ticks) * seconds)
+    sizes: list[int] = []
+    add = worker.add
+
+    def watched(size: int, run: Any, item: Any, records: int = 1, kind: Any = None) -> bool:
+        sizes.append(records)
+        return add(size, run, item, records, kind)
+
+    monkeypatch.setattr(calls, "time", clock)
+    monkeypatch.setattr(worker, "_measure", lambda *_: None)
+    monkeypatch.setattr(worker, "job_records", job_records)
+    monkeypatch.setattr(worker, "add", watched)
+    got: list[int] = []
+    tapped = logax.tap(functools.partial(count_to_100), lambda one: got.append(int(one["i"])))
+    for wanted in (first, second):  # a call begins with the size that the last one found
+        sizes.clear()
+        jax.block_until_ready(tapped(jnp.float32(0)))
+        assert sizes == wanted
+    monkeypatch.undo()
+    logax.flush()
+    assert got == 2 * list(range(100))
+
+
+def count_to_100(x: Any) -> Any:
+    def step(carry: Any, i: Any) -> Any:
+        logax.log({"i": i})
+        return carry + 1, None
+
+    return jax.lax.scan(step, x, jnp.arange(100))[0]
 
 
 # The programs.

@@ -120,10 +120,11 @@ CASES = [(buffer, runs) for buffer in BUFFERS for runs in RUNS]
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("buffer", "runs"), [(1, 1), (None, 1), (64, 64)])
-def test_a_kill_at_full_speed_loses_at_most_a_second(
+def test_a_kill_at_full_speed_tears_and_reorders_nothing(
     tmp_path: Path, buffer: int | None, runs: int
 ) -> None:
-    assert kill_streams(tmp_path, buffer, runs, seed=0)["age"] <= MAX_AGE_SECONDS
+    found = kill_streams(tmp_path, buffer, runs, seed=0)
+    assert 0 < found["stored"] <= found["left"]
 
 
 @pytest.mark.campaign

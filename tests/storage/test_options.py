@@ -178,6 +178,13 @@ def test_a_run_resumes_with_the_last_state_of_its_file_and_the_step_after_it(
         resume_state(path, "setup", start)
     with pytest.raises(LookupError, match="has no such group"):
         resume_state(path, "frames", start)
+    advice = "Give the group that holds the states, or pick them from its rows with `where`."
+    with pytest.raises(ValueError, match=re.escape(advice)) as caught:
+        resume_state(path, "named", start)
+    assert "cannot take the state from `named` of" in str(caught.value)
+    with pytest.raises(ValueError, match=re.escape(advice)) as caught:
+        resume_state(path, "every", np.zeros(5, np.int32))
+    assert "its rows have float32[] where `initial_state` has int32[5]." in str(caught.value)
 
 
 def test_a_writer_that_is_entered_again_goes_on_and_never_drops_its_own_rows(
@@ -338,7 +345,7 @@ def test_a_row_that_does_not_fit_raises_where_it_is_logged_and_harms_no_other(
         with pytest.raises(ValueError, match="The view of `frames` must always give") as caught:
             writer.log(wrong, 5)
         assert message in str(caught.value)
-        assert "This row was not stored; all others are." in str(caught.value)
+        assert "This step was not stored; all others are." in str(caught.value)
         for step in range(6, 9):
             writer.log(state(step), step)
     rows, steps = frames(tmp_path / "a.h5")
@@ -346,7 +353,7 @@ def test_a_row_that_does_not_fit_raises_where_it_is_logged_and_harms_no_other(
     np.testing.assert_array_equal(rows["n"], steps)
 
 
-def test_a_view_that_fails_costs_no_other_group_its_row(tmp_path: Path) -> None:
+def test_a_step_whose_view_fails_is_in_no_group(tmp_path: Path) -> None:
     def fails(state: Any) -> Any:
         if state > 2:
             raise ArithmeticError("too large")
@@ -358,9 +365,10 @@ def test_a_view_that_fails_costs_no_other_group_its_row(tmp_path: Path) -> None:
             writer.log(state, step)
         with pytest.raises(ArithmeticError, match="too large"):
             writer.log(np.float32(3), 3)
+        writer.log(np.float32(1), 4)
     with HDF5StorageReader(tmp_path / "a.h5") as reader:
-        assert reader.focus_group("a").steps.tolist() == [0, 1, 2]
-        assert reader.focus_group("b").steps.tolist() == [0, 1, 2, 3]
+        assert reader.focus_group("a").steps.tolist() == [0, 1, 2, 4]
+        assert reader.focus_group("b").steps.tolist() == [0, 1, 2, 4]
 
 
 def test_a_number_with_more_bits_than_before_is_refused_and_not_rounded(tmp_path: Path) -> None:
@@ -621,7 +629,7 @@ def test_a_file_that_is_deleted_under_its_writer_is_told(tmp_path: Path) -> None
     assert str(caught.value) == (
         f"`HDF5StorageWriter` could not write to {tmp_path / 'a.h5'}: StorageError: the file was "
         "deleted while it was being written. Rows that are safe in it: 0 of `frames`. When the "
-        'cause is mended, go on with `mode="a"`.'
+        'cause is fixed, go on with `mode="a"`.'
     )
 
 

@@ -19,6 +19,10 @@ class BlockSize:
     def __init__(self) -> None:
         self.records = 1
 
+    def limited(self, most: float) -> int:
+        """Return the number of records that are to leave together, at most `most` but for one."""
+        return max(1, int(min(self.records, most)))
+
     def adapt(self, records: int, seconds: float) -> None:
         """Adapt to a program that took so long for so many records.
 

@@ -26,7 +26,7 @@ from logax._delivery.control import before_flush
 from logax._delivery.ordering import Places, batches_of, ends_of, next_in_order, places_of
 from logax._delivery.packets import Emission, Parcel, Rows, stack
 from logax._delivery.routes import Takes
-from logax._delivery.shutdown import at_termination
+from logax._delivery.shutdown import at_termination, watcher
 from logax._delivery.troubles import troubles
 from logax._delivery.worker import attempt, worker
 
@@ -41,7 +41,7 @@ class Call:
         self.failed = False  # whether the program was seen to
         self.route = route
         self._block_size = BlockSize() if block_size is None else block_size
-        self._resumed: float | None = None  # when the program went on after the last block
+        self._block_started: float | None = None  # when the program went on after the last block
         self._next: dict[tuple[int, int], Any] = {}
         self._early: dict[tuple[int, int], list[tuple[list[Parcel], Places]]] = {}
         self._ends: dict[tuple[int, int], Any] | None = None
@@ -93,14 +93,17 @@ class Call:
             self.route.deliver(batch)
 
     def measure_block(self, records: int) -> int:
-        """Return how many records are to leave the program next, given that so many leave now."""
-        if self._resumed is not None:  # the first block may have waited for other programs
-            self._block_size.adapt(records, time.perf_counter() - self._resumed)
-        return self._block_size.records
+        """Return how many records are to leave the program next, given that so many leave now.
 
-    def resume(self) -> None:
+        No more than the worker delivers soon: it may be far slower than the program.
+        """
+        if self._block_started is not None:  # the first block may have waited for other programs
+            self._block_size.adapt(records, time.perf_counter() - self._block_started)
+        return self._block_size.limited(worker.job_records)
+
+    def start_block_timer(self) -> None:
         """Measure the next block from now on: the program goes on."""
-        self._resumed = time.perf_counter()
+        self._block_started = time.perf_counter()
 
     def await_program(self) -> None:
         """Wait for the program, as far as that is possible from another thread."""
@@ -134,6 +137,7 @@ class Call:
 def begin(route: Takes, block_size: BlockSize | None = None) -> int:
     """Return the number of a new call, which `started` or `forget` will be told about."""
     worker.start()
+    watcher.start()
     number = next(_numbers) % 2**32
     _calls[number] = Call(route, block_size)
     return number
@@ -195,7 +199,7 @@ def receive_block(parcel: Parcel) -> int:
     parcel, size, real = parcel.trimmed()
     if real:
         _queue(number, call, parcel, size, real)  # it may wait: that is not the program's time
-    call.resume()
+    call.start_block_timer()
     return records
 
 

@@ -41,6 +41,12 @@ def configure(
     if when_full is not None:
         one_of("configure", "when_full", when_full, WHEN_FULL)
     if sigterm_seconds is not None:
+        if threading.current_thread() is not threading.main_thread():
+            raise RuntimeError(
+                "`configure` was called with `sigterm_seconds` in the thread "
+                f"{threading.current_thread().name!r}, and Python lets only the main thread handle "
+                "signals. Call it there."
+            )
         watcher.set_seconds(in_seconds("configure", "sigterm_seconds", sigterm_seconds))
     worker.limit = troubles.queue_bytes = size
     worker.queue_seconds = seconds

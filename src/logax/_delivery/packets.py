@@ -117,7 +117,7 @@ class Packet:
       last: Whether this ends the call.
       on_shard: Whether the whole call is on one shard of a `shard_map` around it.
       owned: Whether there is the number of an owner.
-      adapts: Whether there is the number of rows since the last emission.
+      adapts: Whether the operands include the number of rows since the last emission.
     """
 
     sites: tuple[Site, ...]

@@ -33,7 +33,7 @@ QUEUE_SECONDS = 0.2
 WHEN_FULL = ("block", "drop")
 
 RATE_SECONDS = 0.05  # over which the rate is measured, at least
-MIN_WINDOW_RECORDS = 256  # admitted before the worker has measured its rate
+FIRST_WINDOW_RECORDS = 16  # admitted before the worker has measured its rate
 JOBS_PER_WINDOW = 4
 MAX_COALESCED_ITEMS = 4096
 MAX_COALESCED_BYTES = 2**20
@@ -90,11 +90,16 @@ class Worker:
       short_turns: Whether other threads need not wait long for Python while there are jobs.
       grows: Whether more is admitted than the bounds allow after nothing was done for very long.
       queue_seconds: Time within which all admitted records are expected to be delivered.
+      min_records: Number of records that may wait however slow the thread is.
+
+    Attributes:
+      job_records: Number of records in one job, at most. Several such jobs may wait.
     """
 
     when_started: ClassVar[list[Callable[[], None]]] = []  # called when a thread was started
     running: tuple[str, Any] | None  # kind and function of the user's code that runs, if known
     done: int  # grows as long as something is done
+    job_records: float
     discards: bool  # whether records are counted instead of delivered
     discarded: int
 
@@ -105,7 +110,9 @@ class Worker:
         short_turns: bool = True,
         grows: bool = True,
         queue_seconds: float = math.inf,
+        min_records: int = 1,
     ) -> None:
+        self._min_records = min_records
         self._name, self._short_turns, self._grows = name, short_turns, grows
         self.limit = QUEUE_BYTES
         self.queue_seconds = queue_seconds
@@ -121,7 +128,7 @@ class Worker:
         self._records = 0
         self._rate = 0.0  # records a second; 0 until the first were delivered
         self._recent_records, self._recent_seconds = 0.0, 0.0
-        self._most_coalesced: float = MIN_WINDOW_RECORDS  # records in one job
+        self.job_records = self._timely_records() / JOBS_PER_WINDOW
         self._measured_until = time.perf_counter()
         self._idle = False  # the thread waits for something to do
         self._pauses = False  # it has that, and waits for more
@@ -208,7 +215,7 @@ class Worker:
             ):
                 return False
             jobs = self._jobs
-            if jobs and jobs[-1].takes(run, kind, size, self._most_coalesced):
+            if jobs and jobs[-1].takes(run, kind, size, self.job_records):
                 job = jobs[-1]
                 job.items.append(item)  # type: ignore[union-attr]
                 job.size += size
@@ -371,7 +378,14 @@ class Worker:
         """
         if not self.blocks or self._awaits_device or self._stalled_at == self.done:
             return math.inf
-        return max(MIN_WINDOW_RECORDS, self._rate * self.queue_seconds)
+        return self._timely_records()
+
+    def _timely_records(self) -> float:
+        """Return how many records are expected to be delivered in `queue_seconds`."""
+        if math.isinf(self.queue_seconds):
+            return math.inf
+        records = self._rate * self.queue_seconds if self._rate else FIRST_WINDOW_RECORDS
+        return max(self._min_records, records)
 
     def _measure(self, records: int, seconds: float) -> None:
         """Update the rate: that of the last jobs which delivered records.
@@ -388,9 +402,7 @@ class Worker:
         if self._recent_records:
             self._rate = self._recent_records / max(self._recent_seconds, 1e-9)
             # The room of a job is free again when all of it is done, so there must be several.
-            self._most_coalesced = max(
-                MIN_WINDOW_RECORDS, self._rate * self.queue_seconds / JOBS_PER_WINDOW
-            )
+            self.job_records = self._timely_records() / JOBS_PER_WINDOW
 
     def _run(self) -> None:
         """Do the jobs; who comes after a fault of ours, or one of Python's, starts another thread.

@@ -26,6 +26,7 @@ import numpy as np
 from logax import _compat
 from logax._compat import Array, Tree
 from logax._delivery.block_size import BlockSize
+from logax._delivery.worker import worker
 from logax._errors import received
 from logax._harvest import references
 from logax._harvest.arguments import Fixed, Named, in_modules, static_arguments, traced_by_default
@@ -202,7 +203,7 @@ def _numbered(program: _Program, ticket: Ticket, leaves: Sequence[Any]) -> Any:
     number = ticket.begin(block_size)
     numbers: list[Any] = [np.uint32(number)]
     if block_size is not None:
-        numbers.append(np.int32(block_size.records))
+        numbers.append(np.int32(block_size.limited(worker.job_records)))
     if ticket.owner is not None:
         numbers.append(ticket.owner)
     try:

@@ -23,7 +23,7 @@ from logax._harvest.harvest import RULES, Collected, Frame, Harvest, Rule
 from logax._harvest.lanes import advance_p, any_lane_p, running_p
 from logax._harvest.walker import take, walk
 
-ITERATIONS_PER_STEP = 32  # of a loop whose stretches adapt, on devices that wait for each turn
+ITERATIONS_PER_GROUP = 32  # of a loop whose stretches adapt, on a GPU
 
 
 def _census_scan(equation: Equation, harvest: Harvest) -> Census:
@@ -44,7 +44,7 @@ def _run_scan(equation: Equation, args: Sequence[Array], frame: Frame) -> Sequen
         args[num_consts:][num_carry:],
     )
     loop = _Scan(equation, consts, frame.harvest.census(equation.params["jaxpr"]))
-    if frame.harvest.adapts_in(frame, loop.census, length):
+    if frame.harvest.runs_in_stretches(frame, loop.census, length):
         return loop.run_adapted(frame, list(carry), list(xs))
     each = frame.harvest.cut(frame, loop.census, length)
     if each <= 1:
@@ -119,13 +119,13 @@ class _Scan:
         """Run it as a loop of stretches, of as many iterations as the host asks for each time.
 
         A GPU waits for the host at each turn of a loop whose number of iterations is not known
-        before. So where stretches are long enough, their iterations come in steps of several, each
-        a loop of a known number. That is a second copy of the body in the program.
+        before. So where stretches are long enough, their iterations come in groups, each a loop
+        of a known number. That is a second copy of the body in the program.
         """
         harvest, census, params = frame.harvest, self.census, self._params
         length, num_carry = params["length"], len(carry)
         on_cpu = jax.default_backend() == "cpu"
-        step = max(params["unroll"], 1 if on_cpu else ITERATIONS_PER_STEP)
+        group = max(params["unroll"], 1 if on_cpu else ITERATIONS_PER_GROUP)
 
         def iterate(carried: Tree, number: int) -> Tree:
             at, carry, states, ys = carried
@@ -144,24 +144,28 @@ class _Scan:
             ys = [lax.dynamic_update_slice_in_dim(y, n, index, 0) for y, n in pairs]
             return at + number, results[:num_carry], child.states, ys
 
-        def several_go_on(carried: Tree) -> Array:
+        def group_goes_on(carried: Tree) -> Array:
             at, _, states, _ = carried
-            steps = harvest.takes_steps(states, census, step)
-            return (at + step <= length) & steps & ~harvest.is_full(frame, states, census, step)
+            in_groups = harvest.iterates_in_groups(states, census, group)
+            return (
+                (at + group <= length) & in_groups & ~harvest.is_full(frame, states, census, group)
+            )
 
         def one_goes_on(carried: Tree) -> Array:
             at, _, states, _ = carried
-            goes_on = (at < length) & ~harvest.is_full(frame, states, census, step)
-            if step > 1:
-                goes_on &= (at + step > length) | ~harvest.takes_steps(states, census, step)
+            goes_on = (at < length) & ~harvest.is_full(frame, states, census, group)
+            if group > 1:
+                goes_on &= (at + group > length) | ~harvest.iterates_in_groups(
+                    states, census, group
+                )
             return goes_on
 
         def stretch(carried: Tree) -> Tree:
-            if 1 < step <= length:
-                carried = lax.while_loop(several_go_on, lambda c: iterate(c, step), carried)
+            if 1 < group <= length:
+                carried = lax.while_loop(group_goes_on, lambda c: iterate(c, group), carried)
             at, carry, states, ys = lax.while_loop(one_goes_on, lambda c: iterate(c, 1), carried)
             child = frame.child(states, frame.passed(), emits=True)
-            harvest.end_stretch(child, census, step)
+            harvest.end_stretch(child, census, group)
             return at, carry, child.states, ys
 
         room = [lax.full(y.aval.shape, 0, y.aval.dtype) for y in self._results[num_carry:]]

@@ -120,21 +120,21 @@ class Harvest:
         """Whether the records of such an iteration of a `while` wait in a buffer."""
         return False
 
-    def adapts_in(self, frame: Frame, census: Census, length: int) -> bool:
+    def runs_in_stretches(self, frame: Frame, census: Census, length: int) -> bool:
         """Whether the host says how many iterations of a `scan` emit together, while it runs."""
         return False
 
     def is_full(
-        self, frame: Frame, states: dict[str, Tree], census: Census, step: int = 1
+        self, frame: Frame, states: dict[str, Tree], census: Census, group: int = 1
     ) -> Array:
-        """Whether what waits must leave before more such iterations, which come `step` at once."""
+        """Return whether the buffer must be emptied before the next iterations."""
         raise NotImplementedError
 
-    def takes_steps(self, states: dict[str, Tree], census: Census, step: int) -> Array:
-        """Whether so many such records are to leave together that iterations come in steps."""
+    def iterates_in_groups(self, states: dict[str, Tree], census: Census, group: int) -> Array:
+        """Return whether as many records leave together as a group of such iterations makes."""
         raise NotImplementedError
 
-    def end_stretch(self, frame: Frame, census: Census, step: int = 1) -> None:
+    def end_stretch(self, frame: Frame, census: Census, group: int = 1) -> None:
         """Emit what waits, behind iterations that ended because the buffer or the loop did."""
 
     def leave_loop(self, frame: Frame) -> None:

@@ -51,6 +51,7 @@ from logax._harvest.planning import (
 )
 
 PLACE = "\0place"  # as no step is called
+# States are named by their kind and their path of shards, which is () outside of any `shard_map`.
 LIMIT = "limit()"  # number of rows that leave together
 PENDING = "pending()"  # number of rows since the last emission, real or not
 
@@ -159,7 +160,7 @@ class Tap(Harvest):
         """Return how many records wait here; where their number adapts, none of shards do."""
         return 1 if self.adapts and frame.shards else self._size
 
-    def _adapts_on(self, frame: Frame) -> bool:
+    def _adapts_outside_shards(self, frame: Frame) -> bool:
         """Whether the number of records that leave here together adapts."""
         return self.adapts and not frame.shards
 
@@ -218,8 +219,8 @@ class Tap(Harvest):
             return True
         if not frame.emits or again:
             return False
-        if self._adapts_on(frame):
-            return not frame.in_loop or _has_loop(census)
+        if self._adapts_outside_shards(frame):
+            return not frame.in_loop or _has_long_loop(census)
         return bound >= self._size_on(frame)
 
     def through_branches(self, frame: Frame, census: Census) -> tuple[dict[str, Tree], bool]:
@@ -234,8 +235,8 @@ class Tap(Harvest):
         bound, size = bound_of(census), self._size_on(frame)
         if bound is None:
             return 1
-        if self._adapts_on(frame):
-            is_short = frame.in_loop and not _has_loop(_times(census, length))
+        if self._adapts_outside_shards(frame):
+            is_short = frame.in_loop and not _has_long_loop(_times(census, length))
             return int(frame.emits and not is_short)
         if not frame.emits or length * bound <= size:
             return 0
@@ -244,16 +245,16 @@ class Tap(Harvest):
         most = min(size // bound, length)
         return next((n for n in range(most, most // 2, -1) if length % n == 0), most)
 
-    def adapts_in(self, frame: Frame, census: Census, length: int) -> bool:
+    def runs_in_stretches(self, frame: Frame, census: Census, length: int) -> bool:
         """Where an iteration has no loop of its own that is long enough to be cut."""
         bound = bound_of(census)
         return (
-            self._adapts_on(frame)
+            self._adapts_outside_shards(frame)
             and length > 0
             and self.cut(frame, census, length) == 1
             and bound is not None
             and 0 < bound <= self._size
-            and not _has_loop(census)
+            and not _has_long_loop(census)
         )
 
     def waits(self, frame: Frame, census: Census) -> bool:
@@ -261,11 +262,11 @@ class Tap(Harvest):
         if frame.shards not in self._plan.buffers:
             return False
         bound = bound_of(_outside_of_shards(census))
-        short = not (self.adapts and _has_loop(census))
+        short = not (self.adapts and _has_long_loop(census))
         return short and bound is not None and 0 < bound <= self._size
 
     def is_full(
-        self, frame: Frame, states: dict[str, Tree], census: Census, step: int = 1
+        self, frame: Frame, states: dict[str, Tree], census: Census, group: int = 1
     ) -> Array:
         """Where the records of the next iterations might not fit, or enough wait."""
         bound = bound_of(_outside_of_shards(census)) or 0
@@ -273,30 +274,32 @@ class Tap(Harvest):
             buffer = self._plan.buffers[frame.shards]
             return buffer.lacks_room(states[f"buffer{frame.shards}"], bound)
         more: Any = bound
-        if step > 1:
-            more = jnp.where(self.takes_steps(states, census, step), step * bound, bound)
+        if group > 1:
+            more = jnp.where(self.iterates_in_groups(states, census, group), group * bound, bound)
         return (states[PENDING] > 0) & (states[PENDING] + more > states[LIMIT])
 
-    def takes_steps(self, states: dict[str, Tree], census: Census, step: int) -> Array:
+    def iterates_in_groups(self, states: dict[str, Tree], census: Census, group: int) -> Array:
         """Where a block has room for that many iterations."""
-        return states[LIMIT] >= step * (bound_of(census) or 0)
+        return states[LIMIT] >= group * (bound_of(census) or 0)
 
-    def end_stretch(self, frame: Frame, census: Census, step: int = 1) -> None:
+    def end_stretch(self, frame: Frame, census: Census, group: int = 1) -> None:
         """Empty the buffer; in an outer loop whose stretches adapt, only once it is full."""
-        if self._adapts_on(frame) and frame.in_loop:
-            self._empty_if(frame, self.is_full(frame, frame.states, census, step))
+        if self._adapts_outside_shards(frame) and frame.in_loop:
+            self._empty_if(frame, self.is_full(frame, frame.states, census, group))
         else:
             self.empty_buffer(frame)
 
     def leave_loop(self, frame: Frame) -> None:
         """Behind the outermost loop nothing waits."""
-        if self._adapts_on(frame) and not frame.in_loop:
+        if self._adapts_outside_shards(frame) and not frame.in_loop:
             self.empty_buffer(frame)
 
     def took(self, frame: Frame) -> None:
         """Let go of what is enough for an emission."""
         rows = sum(math.prod(r.leading()) for parts in frame.blocks.values() for r in parts)
-        if rows >= (1 if self._adapts_on(frame) and not frame.in_loop else self._size_on(frame)):
+        if rows >= (
+            1 if self._adapts_outside_shards(frame) and not frame.in_loop else self._size_on(frame)
+        ):
             self.settle(frame)
 
     def settle(self, frame: Frame, *, has_room: bool = False) -> None:
@@ -309,7 +312,7 @@ class Tap(Harvest):
         # What leaves together must be without gaps in the order of the program.
         key = f"buffer{frame.shards}"
         rows = sum(block.rows() for block in blocks.values())
-        if key not in frame.states or (self._adapts_on(frame) and not frame.in_loop):
+        if key not in frame.states or (self._adapts_outside_shards(frame) and not frame.in_loop):
             self._emit(frame, self._all_rows(blocks))
         elif rows > self._size:
             self.empty_buffer(frame)
@@ -462,8 +465,8 @@ def _outside_of_shards(census: Census) -> Census:
     return {name: tally for name, tally in census.items() if not tally.shards}
 
 
-def _has_loop(census: Census) -> bool:
-    return any(tally.in_loop for tally in census.values())
+def _has_long_loop(census: Census) -> bool:
+    return any(tally.has_long_loop for tally in census.values())
 
 
 def _times(census: Census, number: int) -> Census:

@@ -40,13 +40,14 @@ _HELD = 2000  # bytes that a row takes besides its numbers, in arrays of JAX's a
 _ENOUGH = 3  # interrupts, after which nothing is waited for
 _PATIENCE = 1.0  # seconds before the end of a block shows what it waits for
 
-MIN_PROMISE_SECONDS = 1.0
+MIN_SAFE_DELAY_SECONDS = 1.0
 _QUEUE_SHARE, _COMMIT_SHARE = 0.1, 0.25  # of the promised time
 _MIN_COMMIT_GAP_SECONDS = 0.02  # between commits in the middle of rows that wait
 _FIRST_BYTES_PER_SECOND = 10e6  # assumed until a large row was written
 _MEASURED_BYTES = 2**16  # a step of fewer bytes says nothing about the time that larger ones take
-_BYTES_PER_RECORD = 4096  # as the queue counts them: it always admits 256 records, here 1 MiB
-_FORGETTING = 0.8  # factor by which a slow step counts less with every large one after it
+_BYTES_PER_RECORD = 4096  # as the queue counts them
+_MIN_QUEUE_BYTES = 2**20
+_SLOW_STEP_DECAY = 0.8  # factor by which a slow step counts less with every large one after it
 
 
 class Step(NamedTuple):
@@ -73,11 +74,15 @@ class Run:
     def __init__(self, path: str, trajectory: Trajectory, seconds: float, sync: bool) -> None:
         self._path, self.trajectory = path, trajectory
         self._sync = sync
-        promise = max(seconds, MIN_PROMISE_SECONDS)
+        promise = max(seconds, MIN_SAFE_DELAY_SECONDS)
         self._commit_delay = min(seconds, promise * _COMMIT_SHARE)
         self._longest_write = promise * _COMMIT_SHARE
         self._worker = Worker(
-            THREAD, short_turns=False, grows=False, queue_seconds=promise * _QUEUE_SHARE
+            THREAD,
+            short_turns=False,
+            grows=False,
+            queue_seconds=promise * _QUEUE_SHARE,
+            min_records=_MIN_QUEUE_BYTES // _BYTES_PER_RECORD,
         )
         self._seconds_per_byte = 1 / _FIRST_BYTES_PER_SECOND
         self._is_measured = False
@@ -105,8 +110,8 @@ class Run:
         with self._entrance:
             if self._ends:
                 raise RuntimeError(
-                    "`HDF5StorageWriter.log` was called while its block ended, and the row of step "
-                    f"{number} was not stored. Leave the block when all threads are done."
+                    "`HDF5StorageWriter.log` was called while its block ended, and the rows of "
+                    f"step {number} were not stored. Leave the block when all threads are done."
                 )
             # The bound in time goes by bytes: steps with and without large rows take turns.
             records = 1 + step.size // _BYTES_PER_RECORD
@@ -254,9 +259,9 @@ class Run:
         """Commit a step that was written in time, at once if it is due."""
         now = time.monotonic()
         if step.size > _MEASURED_BYTES:
-            pace = (now - begin) / step.size
-            before = _FORGETTING * self._seconds_per_byte if self._is_measured else 0.0
-            self._seconds_per_byte, self._is_measured = max(pace, before), True
+            seconds_per_byte = (now - begin) / step.size
+            before = _SLOW_STEP_DECAY * self._seconds_per_byte if self._is_measured else 0.0
+            self._seconds_per_byte, self._is_measured = max(seconds_per_byte, before), True
         if self._is_safe:
             self._is_safe = False
             self._commit_due = max(step.logged + self._commit_delay, self._next_commit)
@@ -299,7 +304,7 @@ class Run:
             rows = ", ".join(f"{number} of `{name}`" for name, number in safe.items())
             failure = StorageError(
                 f"`HDF5StorageWriter` could not write to {self._path}: {told(error)} Rows that "
-                f'are safe in it: {rows}. When the cause is mended, go on with `mode="a"`.'
+                f'are safe in it: {rows}. When the cause is fixed, go on with `mode="a"`.'
             )
             failure.__cause__ = error
             self._failure = failure

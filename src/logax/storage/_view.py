@@ -217,7 +217,7 @@ class View:
             what = " and ".join(filter(None, changes)) or "a container of another type"
             raise ValueError(
                 f"The view of `{self._name}` must always give the same structure, and now there "
-                f"is {what}. This row was not stored; all others are."
+                f"is {what}. This step was not stored; all others are."
             )
         for leaf, (parts, x) in zip(self.leaves, found, strict=True):
             own = self._leaf(parts, x)
@@ -225,7 +225,7 @@ class View:
                 raise ValueError(
                     f"The view of `{self._name}` must always give the same shapes and types, and "
                     f"`{'/'.join(parts) or 'value'}`, which was {leaf.said}, is now {own.said}. "
-                    "This row was not stored; all others are. If all states are like this one, "
+                    "This step was not stored; all others are. If all states are like this one, "
                     "give `initial_state` as they are, by `jax.eval_shape(step, state)`."
                 )
         if [id(x) for x in leaves] == [id(x) for _, x in found]:

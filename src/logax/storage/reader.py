@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, overload
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from logax._checks import in_seconds
 from logax._columns.export import free_name
@@ -59,6 +60,7 @@ def resume_state(
 
     Raises:
       LookupError: The file has no such group.
+      ValueError: Its rows have another structure, or other shapes or types, than `initial_state`.
       StorageError: The file cannot be read.
     """
     if not os.path.exists(as_path("resume_state", "path", path)):
@@ -72,9 +74,31 @@ def resume_state(
             )
         if not len(rows):
             return initial_state, 0
-        states = (rows if where is None else rows.focus(where)).like(initial_state)
-        state = jax.tree.map(_as_in, initial_state, states[-1])
-        return state, int(rows.steps[-1]) + 1
+        chosen = rows if where is None else rows.focus(where)
+        wrong = f"`resume_state` cannot take the state from `{rows.name}` of {os.fspath(path)}: "
+        try:
+            stored = chosen.like(initial_state)[-1]
+        except ValueError as error:
+            raise ValueError(f"{wrong}{error} {_PICK_STATE}") from error
+        for mine, theirs in zip(*map(jax.tree.leaves, (initial_state, stored)), strict=True):
+            # A number of Python's has no type of its own.
+            if (
+                np.shape(mine) != theirs.shape
+                or getattr(mine, "dtype", theirs.dtype) != theirs.dtype
+            ):
+                raise ValueError(
+                    f"{wrong}its rows have {_type(theirs)} where `initial_state` has {_type(mine)}. "
+                    f"{_PICK_STATE}"
+                )
+        return jax.tree.map(_as_in, initial_state, stored), int(rows.steps[-1]) + 1
+
+
+_PICK_STATE = "Give the group that holds the states, or pick them from its rows with `where`."
+
+
+def _type(x: Any) -> str:
+    name = x.dtype.name if hasattr(x, "dtype") else type(x).__name__
+    return f"{name}{list(np.shape(x))}"
 
 
 def _as_in(initial: Any, stored: Any) -> Any:

@@ -230,16 +230,13 @@ class HDF5StorageWriter(EnteredLogger):
                 if schedule.should_log(step):
                     rows.append((number, view(state)))
                     size += view.row_bytes
-            except Exception as error:  # noqa: BLE001 - the other groups must have theirs
+            except Exception as error:  # noqa: BLE001 - raised below, with those of other views
                 errors.append(error)
-        try:
-            if rows:
-                run.put(step, rows, size)
-        except Exception as error:  # noqa: BLE001 - raised below
-            errors.append(error)
-        run.logged_steps = max(run.logged_steps, step + 1)
-        if errors:
+        if errors:  # a step is in all groups or in none
             raise_together("several views failed", errors)
+        if rows:
+            run.put(step, rows, size)
+        run.logged_steps = max(run.logged_steps, step + 1)
 
     def _end(self, error: BaseException | None) -> None:
         run, self._run = self._run, None
