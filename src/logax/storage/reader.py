@@ -87,8 +87,8 @@ def resume_state(
                 or getattr(mine, "dtype", theirs.dtype) != theirs.dtype
             ):
                 raise ValueError(
-                    f"{wrong}its rows have {_type(theirs)} where `initial_state` has {_type(mine)}. "
-                    f"{_PICK_STATE}"
+                    f"{wrong}its rows have {_type(theirs)} where `initial_state` has "
+                    f"{_type(mine)}. {_PICK_STATE}"
                 )
         return jax.tree.map(_as_in, initial_state, stored), int(rows.steps[-1]) + 1
 
