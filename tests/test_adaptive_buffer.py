@@ -16,6 +16,10 @@ import logax
 from logax._delivery import calls
 from logax._delivery.block_size import MAX_BLOCK_RECORDS, TARGET_SECONDS, BlockSize
 from logax._delivery.worker import worker
+from logax._harvest.choice import Choice
+from logax._harvest.planning import MAX_ADAPTED_BYTES
+from logax._harvest.streaming import Options, Tap
+from logax._log import listening
 from slow_cases import slow_but
 
 LENGTH = 37  # no multiple of any step
@@ -209,7 +213,7 @@ def test_every_record_comes_once_and_in_order(name: str, optimized: None) -> Non
         assert got == records
 
 
-def test_records_of_shards_leave_one_by_one_beside_a_loop_that_adapts() -> None:
+def test_records_of_shards_and_of_a_loop_beside_them_arrive() -> None:
     mesh = jax.sharding.Mesh(jax.devices()[:2], ("x",))
 
     def shard(x: Any) -> Any:
@@ -238,3 +242,67 @@ def test_records_of_shards_leave_one_by_one_beside_a_loop_that_adapts() -> None:
     for number, start in enumerate([1024.0, 5 * 1024.0]):
         of_shard = [float(one["shard"]) for one in got if one.shard == number]
         assert of_shard == [start + 2 * i for i in range(20)]
+
+
+def test_arrays_on_several_devices_are_logged_as_without_adapting() -> None:
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:4]), ("d",))
+    spread = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("d"))
+    constant = jax.device_put(jnp.arange(8.0), spread)
+
+    def step(carry: Any, i: Any) -> Any:
+        logax.log({"carry": carry, "sum": carry.sum()}, step=i)
+        return carry + 1, carry * 2
+
+    def scanned(x: Any) -> Any:
+        return jax.lax.scan(step, x, jnp.arange(20))
+
+    def constrained(x: Any) -> Any:
+        return scanned(jax.lax.with_sharding_constraint(x, spread))
+
+    one = jnp.arange(8.0)
+    ways = [
+        (scanned, one),
+        (scanned, constant),
+        (constrained, one),
+        (lambda x: scanned(x + constant), one * 0),
+    ]
+    for function, x in ways:
+        _, records = records_of(function, x)
+        assert [values["carry"] for values, _ in records] == [
+            (np.arange(8.0) + i).tolist() for i in range(20)
+        ]
+
+
+def test_a_large_array_beside_scalars_takes_no_more_room_than_is_documented() -> None:
+    def function(x: Any) -> Any:
+        def step(carry: Any, i: Any) -> Any:
+            logax.log({"carry": carry}, step=i)
+            logax.log({"large": jnp.full(2**14, i)}, step=i, every=5)
+            return carry + 1, None
+
+        logax.log({"once": jnp.zeros(2**20)})
+        return jax.lax.scan(step, x, jnp.arange(20))[0]
+
+    harvest = Tap(Options(Choice.of(None, None, ""), False, 1, None), False, adapts=True)
+    with listening():
+        jaxpr = jax.make_jaxpr(function)(0.0)
+    harvest.planned(jaxpr)
+    waiting = jax.tree.leaves(harvest.started(jnp.int32(1)))
+    assert 0 < sum(x.nbytes for x in waiting) <= 2.5 * MAX_ADAPTED_BYTES
+    _, records = records_of(function, 0.0)
+    assert [list(values) for values, _ in records[:3]] == [["once"], ["carry"], ["large"]]
+    assert len(records) == 25
+
+
+def test_results_keep_their_weak_types() -> None:
+    def function(x: Any) -> Any:
+        def step(carry: Any, i: Any) -> Any:
+            logax.log({"carry": carry})
+            return carry * 2, (carry * 3, jnp.float32(i))
+
+        return jax.lax.scan(step, x, jnp.arange(12))
+
+    plain = jax.eval_shape(function, 0.5)
+    tapped = logax.tap(function, lambda one: None)(0.5)
+    weak = [x.weak_type for x in jax.tree.leaves(plain)]
+    assert [x.weak_type for x in jax.tree.leaves(tapped)] == weak == [True, True, False]

@@ -21,6 +21,7 @@ from jax._src.ad_checkpoint import remat_p as _remat_p
 from jax._src.array import ArrayImpl as _ArrayImpl
 from jax._src.custom_batching import custom_vmap_p as _custom_vmap_p
 from jax._src.interpreters import partial_eval as _pe
+from jax._src.lax import lax as _lax
 from jax._src.lax.control_flow import loops as _loops
 from jax._src.named_sharding import UNSPECIFIED as _UNSPECIFIED
 from jax.experimental import io_callback
@@ -45,9 +46,45 @@ _NO_MESH = jax.sharding.AbstractMesh((), ())
 outside_of_traces: Callable[[], bool] = _core.trace_state_clean
 
 
-def has_mesh() -> bool:
-    """Whether a mesh is set, whose explicit axes are part of the types of arrays."""
-    return not jax.sharding.get_abstract_mesh().empty
+def on_several_devices(x: Any) -> bool:
+    """Return whether an array lies on more than one device."""
+    return isinstance(x, _ArrayImpl) and x.sharding.num_devices > 1
+
+
+def may_run_on_several_devices(jaxpr: Jaxpr) -> bool:
+    """Return whether a program, given arguments on one device, may be one for several.
+
+    It is if a mesh is set, if a constant lies on several, or if a part of it names shardings.
+    """
+    if not jax.sharding.get_abstract_mesh().empty:
+        return True
+    inner, consts = parts(jaxpr)
+    if any(map(on_several_devices, consts)):
+        return True
+    return any(
+        equation.primitive.name in _SHARDING_PRIMITIVES
+        or any(map(_is_sharding, _shardings_of(equation.params)))
+        or any(map(may_run_on_several_devices, jaxprs_in(equation.params)))
+        for equation in inner.eqns
+    )
+
+
+_SHARDING_PRIMITIVES = {"shard_map", "sharding_constraint", "reshard", "mesh_cast", "xla_pmap"}
+
+
+def _shardings_of(params: dict[str, Any]) -> Iterator[Any]:
+    """Yield the shardings that a `jit` was given."""
+    for name in ("in_shardings", "out_shardings"):
+        yield from params.get(name, ())
+
+
+def _is_sharding(x: Any) -> bool:
+    return isinstance(x, jax.sharding.Sharding) and x.num_devices > 1
+
+
+def typed_like(x: Array, aval: Aval) -> Array:
+    """Return an array weakly typed if `aval` is."""
+    return _lax._convert_element_type(x, weak_type=True) if aval.weak_type else x
 
 
 def parts(jaxpr: Jaxpr) -> tuple[Jaxpr, Sequence[Array]]:

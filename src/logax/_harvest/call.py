@@ -66,6 +66,7 @@ class Harvested:
             fun, self._owner = fun.__func__, (owner,)
         self._fun, self._harvester, self._options = fun, harvester, options
         self._ticket = ticket
+        self._adapts = ticket is not None and harvester.adapts(options)
         self._key = (harvester, options, self._static)
         self._tree_fun = None if jax.tree_util.all_leaves([fun]) else fun
         self._programs = programs_of(fun, self._key, self._tree_fun is not None)
@@ -79,10 +80,11 @@ class Harvested:
             leaves, signature = args, len(args)  # the quick way to what is found below
         else:
             leaves, signature = self._signature(self._given(args, kwargs))
-        program = self._programs.get(signature)
+        adapts = self._adapts and not any(map(_compat.on_several_devices, leaves))
+        program = self._programs.get((signature, adapts))
         if program is None:
-            program = self._program(self._given(args, kwargs))
-            self._programs[signature] = program
+            program = self._program(self._given(args, kwargs), adapts)
+            self._programs[signature, adapts] = program
         if program is _UPDATES_IN_PLACE:
             return self._updating(self._given(args, kwargs))
         ticket = self._ticket
@@ -146,8 +148,8 @@ class Harvested:
         about = About(self._harvester, self._options, self._ticket, owner=owner)
         return run_harvest(about, self._fun, leaves, structure, moving)
 
-    def _program(self, given: Tree) -> Any:
-        """What runs for one structure and set of static leaves. It holds the function weakly."""
+    def _program(self, given: Tree, adapts: bool) -> Any:
+        """Return what runs for one structure and set of static leaves. It holds `fun` weakly."""
         if references.present(given):
             return _UPDATES_IN_PLACE
         _, (structure, static) = self._signature(given)
@@ -157,7 +159,6 @@ class Harvested:
         fun = weakly(self._fun) if self._tree_fun is None else lambda: None
         numbered = self._ticket is not None
         owned = self._ticket is not None and self._ticket.owner is not None
-        adapts = numbered and harvester.adapts(options)
 
         def run(*dynamic: Array) -> Any:
             about = About(harvester, options)

@@ -38,6 +38,7 @@ class Tally:
       varying: Mesh axes over which values, or whether they are logged, differ between shards.
       count_varying: Those of them over which whether they are logged differs.
       shards: Sizes of the shard axes in front of each value, one for each `shard_map` around it.
+      in_loop: Whether some of them are logged in a loop.
       has_long_loop: Whether a loop logs more than `MAX_SHORT_LOOP_RECORDS` of them.
       logs: Every log that has the key.
     """
@@ -52,17 +53,18 @@ class Tally:
     count_varying: frozenset[str] = frozenset()
     shards: tuple[int, ...] = ()
     logs: frozenset[LogSpec] = frozenset()
+    in_loop: bool = False
     has_long_loop: bool = False
 
     def times(self, number: int) -> Tally:
         """The records of `number` executions."""
         most = None if self.most is None else self.most * number
         has_long_loop = self.has_long_loop or most is None or most > MAX_SHORT_LOOP_RECORDS
-        return dataclasses.replace(self, most=most, has_long_loop=has_long_loop)
+        return dataclasses.replace(self, most=most, in_loop=True, has_long_loop=has_long_loop)
 
     def unbounded(self) -> Tally:
         """The records of a loop that runs nobody knows how often."""
-        return dataclasses.replace(self, most=None, exact=False, has_long_loop=True)
+        return dataclasses.replace(self, most=None, exact=False, in_loop=True, has_long_loop=True)
 
     def maybe(self, varying: frozenset[str] = frozenset()) -> Tally:
         """The records of something that may not run."""
@@ -201,6 +203,7 @@ def _agreed(one: Tally, two: Tally) -> tuple[Tally, Tally]:
             varying=one.varying | two.varying,
             count_varying=one.count_varying | two.count_varying,
             logs=one.logs | two.logs,
+            in_loop=one.in_loop or two.in_loop,
             has_long_loop=one.has_long_loop or two.has_long_loop,
         )
 

@@ -168,11 +168,12 @@ class _Scan:
             harvest.end_stretch(child, census, group)
             return at, carry, child.states, ys
 
-        room = [lax.full(y.aval.shape, 0, y.aval.dtype) for y in self._results[num_carry:]]
+        types = [y.aval for y in self._results]
+        room = [lax.full(y.shape, 0, y.dtype) for y in types[num_carry:]]
         start = (jnp.int32(0), carry, frame.threaded(census, emits=True), room)
         _, carry, states, ys = lax.while_loop(lambda c: c[0] < length, stretch, start)
         frame.states.update(states)
-        return [*carry, *ys]
+        return list(map(_compat.typed_like, [*carry, *ys], types))
 
     def _in_order(self, stacked: Block | Single) -> Block:
         """The records of all iterations, one after the other as they were executed."""

@@ -11,6 +11,7 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from logax._delivery.block_size import MAX_BLOCK_RECORDS
 from logax._delivery.packets import Site, Stream
 from logax._entries import LogSpec
 from logax._harvest.buffer import Buffer
@@ -56,10 +57,10 @@ def plan_of(
         paths.setdefault(tally.shards, {})[name] = tally
     exact = all(tally.exact for tally in census.values())
     bound = bound_of(census)
-    buffers = {}
+    buffers: dict[Path, Buffer] = {}
     if adapts:
         # Less than `size` wait when up to `size` more come.
-        buffers = {path: Buffer(2 * size, own) for path, own in paths.items() if not path}
+        buffers = {(): Buffer(2 * size, adapting(census))}
     elif size > 1 and not exact and (bound is None or bound > size):
         buffers = {path: Buffer(size, own) for path, own in paths.items()}
     return Plan(
@@ -70,13 +71,29 @@ def plan_of(
     )
 
 
-def fitting(census: Census, size: int, max_bytes: int = MAX_BUFFER_BYTES) -> int:
+def fitting(census: Census, size: int) -> int:
     """Return how many records wait: as many as asked for, or fewer where all of them are large.
 
     Transfers of megabytes gain nothing by being fewer, and what waits takes the device's memory.
     """
     smallest = min(map(bytes_of, census.values()), default=0)
-    return max(1, min(size, max_bytes // max(smallest, 1)))
+    return max(1, min(size, MAX_BUFFER_BYTES // max(smallest, 1)))
+
+
+def adapting(census: Census) -> Census:
+    """Return the sites whose records wait in a buffer if the host adapts how many do."""
+    return {name: tally for name, tally in census.items() if tally.in_loop and not tally.shards}
+
+
+def adapted_size(census: Census) -> int:
+    """Return how many of their records wait at most; 0 if there are none, or they are large.
+
+    A buffer has room for that many records of each site.
+    """
+    own = adapting(census)
+    if not own:
+        return 0
+    return min(MAX_BLOCK_RECORDS, MAX_ADAPTED_BYTES // max(sum(map(bytes_of, own.values())), 1))
 
 
 def bytes_of(tally: Tally) -> int:

@@ -25,7 +25,6 @@ import jax
 import jax.numpy as jnp
 
 from logax._compat import Array, Equation, Jaxpr, Tree
-from logax._delivery.block_size import MAX_BLOCK_RECORDS
 from logax._delivery.calls import receive, receive_block
 from logax._delivery.emit import emit
 from logax._delivery.packets import Packet, Rows
@@ -40,8 +39,8 @@ from logax._harvest.findings import Findings
 from logax._harvest.harvest import Frame, Harvest
 from logax._harvest.lanes import any_lane_p
 from logax._harvest.planning import (
-    MAX_ADAPTED_BYTES,
     Plan,
+    adapted_size,
     bound_of,
     bytes_of,
     counters_of,
@@ -147,9 +146,7 @@ class Tap(Harvest):
         if self.options.interval > 1:
             census = self._counted(census, jaxpr)
         totals = self._totals(census, jaxpr)
-        outside = _outside_of_shards(census)
-        if self.adapts and bound_of(outside) not in (0, 1):
-            self._size = fitting(outside, MAX_BLOCK_RECORDS, MAX_ADAPTED_BYTES)
+        self._size = adapted_size(census) if self.adapts else 0
         self.adapts = self._size > 1
         if not self.adapts:
             self._size = fitting(census, self.options.buffer or 1)

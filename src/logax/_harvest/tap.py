@@ -139,7 +139,8 @@ class Ticket:
 
 
 def _tapped(traced: Traced, options: Options) -> tuple[list[Array], None]:
-    adapts = traced.block_size is not None and not _compat.has_mesh()
+    # On several devices a loop whose length the host decides makes JAX's collectives wait for ever.
+    adapts = traced.block_size is not None and not _compat.may_run_on_several_devices(traced.jaxpr)
     harvest = Tap(options, traced.listening, adapts=adapts)
     census = harvest.planned(traced.jaxpr)
     harvest.found.warn(options.choice, traced.ledger)
