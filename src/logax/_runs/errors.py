@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from logax.loggers.sink import RunInfo
 
 
 class RunsError(ValueError):
@@ -16,6 +20,19 @@ class RunsError(ValueError):
 
 class RemovedError(RunsError):
     """A file of runs was removed, or another file has its name now."""
+
+
+class RefusedRunsError(Exception):
+    """Some of the runs that a sink was to open cannot be opened; all others are open.
+
+    Attributes:
+      runs: The runs that cannot be opened.
+      reason: The error that says why.
+    """
+
+    def __init__(self, runs: Sequence[RunInfo], reason: Exception) -> None:
+        super().__init__(str(reason))
+        self.runs, self.reason = runs, reason
 
 
 class DamageWarning(UserWarning):
