@@ -35,6 +35,10 @@ class RefusedRunsError(Exception):
         self.runs, self.reason = runs, reason
 
 
+class RunsWriteError(OSError):
+    """The disk refuses records; the message says how many are safe, wait in memory, or are lost."""
+
+
 class DamageWarning(UserWarning):
     """A part of a file of runs is damaged: it is left out, and the rest is read."""
 

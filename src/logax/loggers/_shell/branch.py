@@ -14,7 +14,7 @@ from logax._delivery.control import drained_by_flush
 from logax._delivery.troubles import DeliveryError, troubles
 from logax._delivery.worker import Worker
 from logax._errors import described
-from logax._runs.errors import RefusedRunsError
+from logax._runs.errors import RefusedRunsError, RunsWriteError
 from logax.loggers._shell.folding import folded
 from logax.loggers._shell.register import LiveRun
 from logax.loggers.sink import Portion, RunInfo, Sink, Stream
@@ -175,7 +175,9 @@ class Branch:
         return True
 
     def _fail(self, what: str, records: int, error: BaseException, is_final: bool = False) -> None:
-        lost = f" {records} records may be lost." if records else ""
+        # The message of a RunsWriteError says what became of the records.
+        says_loss = not records or isinstance(error, RunsWriteError)
+        lost = "" if says_loss else f" {records} records may be lost."
         told = f"`{self.name}` could not {what} its runs: {described(error)}{lost}"
         failure = DeliveryError(told)
         failure.__cause__ = error
