@@ -16,7 +16,6 @@ from pathlib import Path
 import pytest
 
 import logax
-from logax._runs.format import PAGE
 from run_crafting import ENDLESS, altered, write_runs
 
 
@@ -140,31 +139,47 @@ def test_tables_that_are_not_ours_are_refused(
     assert "its tables are not those of runs" in told
 
 
-def repeated(data: bytes, root: int) -> bytes:
-    """A database, one table of which has its rows millions of times, in three pages more."""
-    pages = [data[at : at + PAGE] for at in range(0, len(data), PAGE)]
+def repeated(original: Path, table: str) -> bytes:
+    """Return a database in which a table has its rows millions of times, in three pages more."""
+    with closing(sqlite3.connect(original)) as connection:
+        select = "SELECT rootpage FROM sqlite_schema WHERE name = ?"
+        (root,) = connection.execute(select, (table,)).fetchone()
+        (size,) = connection.execute("PRAGMA page_size").fetchone()
+    data = original.read_bytes()
+    pages = [data[at : at + size] for at in range(0, len(data), size)]
     last = pages[root - 1]
+    kind, row = 5, b"\1"  # of a table with row numbers: the number of the last row below
+    if last[0] == 10:  # of one without them: a row as it stands in the page, the last one there
+        kind, row = 2, last[struct.unpack_from(">H", last, 8)[0] :]
     for _ in range(3):
         pages.append(last)
         child = struct.pack(">I", len(pages))
         # A page of references, all of which are one: the last bytes of it.
-        last = struct.pack(">BHHHB4s", 5, 0, 200, PAGE - 5, 0, child)
-        last += struct.pack(">H", PAGE - 5) * 200
-        last += bytes(PAGE - 5 - len(last)) + child + b"\1"
+        at = size - len(child + row)
+        last = struct.pack(">BHHHB4s", kind, 0, 200, at, 0, child) + struct.pack(">H", at) * 200
+        last += bytes(at - len(last)) + child + row
     pages[root - 1] = last
     head = bytearray(pages[0])
     head[28:32] = struct.pack(">I", len(pages))
     return b"".join([head, *pages[1:]])
 
 
-def test_a_table_whose_rows_never_end_is_told(tmp_path: Path, original: Path) -> None:
+@pytest.mark.parametrize("table", ["runs", "ends", "streams", "layouts", "portions"])
+def test_a_table_whose_rows_never_end_is_told(tmp_path: Path, original: Path, table: str) -> None:
     bad = tmp_path / "bad.sqlite"
-    with closing(sqlite3.connect(original)) as connection:
-        (root,) = connection.execute(
-            "SELECT rootpage FROM sqlite_schema WHERE name = 'ends'"
-        ).fetchone()
-    bad.write_bytes(repeated(original.read_bytes(), root))
-    assert "the rows of its ends are not in order." in check_refused(tmp_path, bad)
+    bad.write_bytes(repeated(original, table))
+    assert f"the rows of its {table} are not in order." in check_refused(tmp_path, bad)
+
+
+@pytest.mark.slow
+def test_a_table_without_row_numbers_whose_rows_never_end_is_told(
+    tmp_path: Path, version_1: Path
+) -> None:
+    assert read_all(version_1) == 2
+    bad = tmp_path / "bad.sqlite"
+    bad.write_bytes(repeated(version_1 / "old.sqlite", "streams"))
+    with pytest.raises(logax.RunsError, match=r"bad\.sqlite cannot be read .*: interrupted\. If "):
+        read_all(bad)
 
 
 def test_what_one_key_has_lost_is_nothing_to_the_others(tmp_path: Path, original: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import sqlite3
 from pathlib import Path
 
 import jax
@@ -295,16 +294,6 @@ def test_a_claim_that_is_damaged_when_a_program_resumes_loses_the_records_and_co
 
 
 # Version 1.
-
-
-@pytest.fixture
-def version_1(tmp_path: Path) -> Path:
-    folder = tmp_path / "old"
-    folder.mkdir()
-    script = Path(__file__).with_name("version_1.sql").read_text()
-    with contextlib.closing(sqlite3.connect(folder / "old.sqlite")) as connection:
-        connection.executescript(script)
-    return folder
 
 
 def test_files_of_version_1_are_read(version_1: Path) -> None:
