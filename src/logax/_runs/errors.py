@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 class RunsError(ValueError):
     """A file does not hold runs, or holds something that no logger has written.
 
-    What SQLite or the system said is its `__cause__`.
+    The error of SQLite or of the system is its `__cause__`.
     """
 
     __module__ = "logax"

@@ -29,8 +29,8 @@ class Writer:
     Its methods raise an OSError where the disk refuses.
 
     Args:
-      name: Who writes, as users know it.
-      folder: Where to.
+      name: Public name of the logger or function that writes.
+      folder: The folder.
       clock: Returns the wall time, in seconds since the epoch. Times are information only: nothing
         depends on their order.
     """
@@ -46,7 +46,7 @@ class Writer:
 
     @property
     def has_unsafe(self) -> bool:
-        """Whether records wait in memory that the disk has refused."""
+        """True if records wait in memory that the disk has refused."""
         file = self._file
         return file is not None and not self._is_of_parent() and file.journal.has_entries
 

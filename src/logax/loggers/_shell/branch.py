@@ -21,18 +21,18 @@ from logax.loggers.sink import Portion, RunInfo, Sink, Stream
 
 
 class Branch:
-    """The way to one sink.
+    """Passes runs and records on to one sink.
 
     Args:
-      sink: Where to.
-      name: Of the logger, as users know it.
-      lanes: What becomes of seeds: "split", "aggregate" or "group".
-      network: Whether it waits for others, and so has a thread of its own.
+      sink: The sink.
+      name: Public name of the logger.
+      lanes: Treatment of seeds: "split", "aggregate" or "group".
+      network: True if the sink waits for others, and so has a thread of its own.
     """
 
     def __init__(self, sink: Sink, name: str, lanes: str, network: bool) -> None:
         self.sink, self.name, self.lanes = sink, name, lanes
-        self.users = 0  # how many loggers: one, and each `MultiLogger` that it is in
+        self.users = 0  # number of loggers: one, and each `MultiLogger` that it is in
         self._open: dict[RunInfo, int] = {}
         self._refusals: dict[RunInfo, _Refusal] = {}  # of runs that will not be opened
         self._streams: dict[int, tuple[Any, tuple[Stream, ...]]] = {}
@@ -68,7 +68,7 @@ class Branch:
             self._do(self._flush)
 
     def check(self) -> None:
-        """Raise what went wrong before."""
+        """Raise errors that nobody has seen yet."""
         troubles.tell(self)
         for refusal in dict.fromkeys(list(self._refusals.values())):
             troubles.tell(refusal)
@@ -141,7 +141,7 @@ class Branch:
         known = self._streams.get(id(portion.streams))
         if known is None or known[0] is not portion.streams:
             own = tuple(map(self._known, portion.streams))
-            if len(self._streams) > _MANY:
+            if len(self._streams) > _MAX_STREAM_SETS:
                 self._streams.clear()
             known = self._streams[id(portion.streams)] = (portion.streams, own)
         streams = known[1]
@@ -209,7 +209,7 @@ class _Refusal:
         troubles.failed(self, failure, records=records, is_final=True)
 
 
-_MANY = 256  # sets of streams
+_MAX_STREAM_SETS = 256
 
 
 def _size(portion: Portion) -> int:
