@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sqlite3
+import shutil
 from pathlib import Path
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import logax
+from logax._runs.alive import Lock
 from logax._runs.batches import batches_of
+from logax._runs.errors import RefusedRunsError
 from logax._runs.statistics import ScalarStatistics, StepRange
 from logax.loggers import SaveLogger
 from logax.loggers.save import SaveSink
@@ -20,6 +23,7 @@ from logax.loggers.sink import Portion, RunInfo, Stream
 from storage_processes import start
 
 OLD = "20250102-030405-0a1b2c3d-0-0"
+KEY = jax.random.key(0)
 
 
 def write_part(folder: Path, values: list[int], now: float, *, resumed: bool) -> None:
@@ -118,10 +122,9 @@ def test_a_run_that_another_logger_has_claimed_cannot_be_resumed(tmp_path: Path)
     ):
         pass
     run = RunInfo(identity, "shared", resumed=True)
-    with pytest.raises(ValueError, match="Let that one finish first"):
+    with pytest.raises(RefusedRunsError, match="Let that one finish first") as refused:
         second.open([run])
-    second.write(Portion.of([run], {"x": np.ones((1, 2), np.float32)}))  # refused: it has no run
-    second.close([run], "finished")
+    assert refused.value.runs == [run]
     second.end()
     first.release([identity])
     with again.run(resume="shared") as state:
@@ -132,17 +135,165 @@ def test_a_run_that_another_logger_has_claimed_cannot_be_resumed(tmp_path: Path)
     assert not [each for each in tmp_path.iterdir() if each.suffix in (".claim", ".lock")]
 
 
+def test_records_of_a_run_that_cannot_be_resumed_are_counted_and_others_are_kept(
+    tmp_path: Path,
+) -> None:
+    with contextlib.closing(SaveLogger(tmp_path)) as logger:
+        states = jax.vmap(lambda key: logger.init(key, name="n"))(jax.random.split(KEY, 3))
+        logger.finish(states)
+
+        @jax.jit
+        def program(x: jax.Array) -> None:
+            def lane(key: jax.Array) -> None:
+                state = logger.init(key, resume="n")
+                logger.log(state, {"x": x}, step=0)
+                logger.log(state, {"x": x + 1}, step=1)
+                logger.finish(state)
+
+            jax.vmap(lane)(jax.random.split(KEY, 3))
+
+        program(10.0)
+        logax.flush()
+        other = SaveSink(tmp_path)
+        ids = list(logax.load(tmp_path))
+        other.claim([ids[1]])
+        for number in (20.0, 30.0):  # each time new runs are refused, and their records counted
+            program(number)
+            with pytest.raises(logax.DeliveryError) as told:
+                logax.flush()
+            assert str(told.value) == (
+                f"`SaveLogger` could not open the run {ids[1]}: ValueError: another process or "
+                f"logger has resumed the run {ids[1]}, and still writes it. Let that one finish "
+                "first; records of two writers have no order. Number of records lost with it so "
+                "far: 2."
+            )
+            logax.flush()  # nothing else was lost
+        other.end()
+        program(40.0)
+    runs = logax.load(tmp_path)
+    expected = [10, 11, 20, 21, 30, 31, 40, 41]
+    assert [runs[each]["x"].tolist() for each in ids] == [expected, [10, 11, 40, 41], expected]
+    assert [run.resumed for run in runs.values()] == [4, 2, 4]
+    assert [run.status for run in runs.values()] == ["finished"] * 3
+
+
+def test_what_is_lost_of_a_refused_run_is_counted_until_it_ends(tmp_path: Path) -> None:
+    identity = begin(tmp_path)
+    logger, other = SaveLogger(tmp_path), SaveSink(tmp_path)
+    program = jax.jit(lambda key: logger.init(key, resume="shared"))
+    logger.finish(program(KEY))
+    other.claim([identity])
+    state = program(KEY)
+    with pytest.raises(logax.DeliveryError, match=r"records of two writers have no order\.$"):
+        logax.flush()
+    for lost in (1, 2):
+        logger.log(state, {"x": jnp.float32(lost)}, step=lost)
+        with pytest.raises(logax.DeliveryError, match=f"lost with it so far: {lost}\\.$"):
+            logax.flush()
+    other.end()
+    logger.close()
+    assert logax.load(tmp_path)[identity]["x"].tolist() == [0]
+
+
+def test_runs_that_cannot_be_claimed_in_the_folder_are_refused_and_others_are_open(
+    tmp_path: Path,
+) -> None:
+    identity = begin(tmp_path)
+    sink = SaveSink(tmp_path)
+    old, new = RunInfo(identity, "shared", resumed=True), RunInfo("new", "new")
+    shutil.move(tmp_path, tmp_path.with_suffix(".aside"))
+    tmp_path.write_text("in the way")
+    with pytest.raises(RefusedRunsError, match="Not a directory") as refused:
+        sink.open([old, new])
+    assert refused.value.runs == [old]
+    assert isinstance(refused.value.__cause__, FileExistsError)  # of the new one, which waits
+    tmp_path.unlink()
+    shutil.move(tmp_path.with_suffix(".aside"), tmp_path)
+    sink.write(Portion.of([new], {"x": np.ones((1, 2))}))
+    sink.close([new], "finished")
+    sink.end()
+    assert logax.load(tmp_path)["new"]["x"].tolist() == [1, 1]
+    assert logax.load(tmp_path)[identity].resumed == 0
+
+
+# Claims that no logger has written.
+
+
+DAMAGED = [
+    b"",
+    b"null",
+    b'"abc"',
+    b"[1, 2]",
+    b'[["a"]]',
+    b'{"a": 1}',
+    b"\xff\xfe",
+    b"[" * 100_000,
+    b"[" + b"9" * 10_000 + b"]",
+]
+
+
+def test_a_damaged_claim_is_an_error_while_it_is_held_and_otherwise_removed(tmp_path: Path) -> None:
+    identity = begin(tmp_path)
+    claim = tmp_path / "1-00.claim"
+    with contextlib.closing(SaveLogger(tmp_path)) as logger:
+        for content in DAMAGED:
+            lock = Lock(str(claim), content)
+            with pytest.raises(ValueError) as told, logger.run(resume="shared"):  # noqa: PT011
+                pass
+            assert str(told.value) == (
+                f"`SaveLogger.run` cannot resume a run: the claim {claim} is damaged, and a "
+                "process holds it, so that it is not known which runs that process writes. End "
+                "that process, or remove the file if it holds no run."
+            )
+            lock.release()
+        target = tmp_path / "target"
+        target.write_text("mine")
+        for make in (
+            lambda: claim.write_bytes(DAMAGED[-1]),
+            lambda: claim.symlink_to(target),
+            lambda: claim.symlink_to("none"),
+        ):
+            make()
+            with logger.run(resume="shared") as state:
+                logger.log(state, {"x": jnp.float32(1)}, step=1)
+            claim.unlink(missing_ok=True)
+        claim.mkdir()
+        with logger.run(resume="shared") as state:
+            logger.log(state, {"x": jnp.float32(2)}, step=2)
+    assert target.read_text() == "mine"
+    assert logax.load(tmp_path)[identity]["x"].tolist() == [0, 1, 1, 1, 2]
+
+
+def test_a_claim_that_is_damaged_when_a_program_resumes_loses_the_records_and_counts_them(
+    tmp_path: Path,
+) -> None:
+    identity = begin(tmp_path)
+    logger = SaveLogger(tmp_path)
+
+    @jax.jit
+    def program(x: jax.Array) -> None:
+        old, new = logger.init(KEY, resume="shared"), logger.init(KEY, name="new")
+        logger.log(old, {"x": x})
+        logger.log(new, {"x": x})
+        logger.finish(old)
+        logger.finish(new)
+
+    program(1.0)
+    logax.flush()
+    lock = Lock(str(tmp_path / "1-00.claim"), b"[")
+    program(2.0)
+    with pytest.raises(
+        logax.DeliveryError, match=r"1-00.claim is damaged, and a .* lost with it so far: 1\.$"
+    ):
+        logax.flush()
+    lock.release()
+    logger.close()
+    runs = logax.load(tmp_path)
+    assert runs[identity]["x"].tolist() == [0, 1]
+    assert sorted(run["x"].item() for run in runs.values() if run.name == "new") == [1, 2]
+
+
 # Version 1.
-
-
-@pytest.fixture
-def version_1(tmp_path: Path) -> Path:
-    folder = tmp_path / "old"
-    folder.mkdir()
-    script = Path(__file__).with_name("version_1.sql").read_text()
-    with contextlib.closing(sqlite3.connect(folder / "old.sqlite")) as connection:
-        connection.executescript(script)
-    return folder
 
 
 def test_files_of_version_1_are_read(version_1: Path) -> None:

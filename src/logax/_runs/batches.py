@@ -57,8 +57,11 @@ def batches_of(run: Run) -> Iterator[Batch]:
 
 
 def _batch(look: Look, row: Row, layout: Layout, shards: tuple[int | None, ...]) -> Batch:
-    steps, scalars = statistics_from(row.statistics) if look.has_checksums else ({}, {})
-    names, leaves = [name for name, _ in layout.steps], _leaf_names(layout)
+    steps: dict[str, StepRange] = {}
+    scalars: dict[str, ScalarStatistics] = {}
+    if look.has_checksums:
+        names = [name for name, _ in layout.steps]
+        steps, scalars = statistics_from(row.statistics, names, _leaf_names(layout))
     return Batch(
         row.arrived,
         row.process,
@@ -66,8 +69,8 @@ def _batch(look: Look, row: Row, layout: Layout, shards: tuple[int | None, ...])
         layout.site,
         tuple(layout.places),
         row.records,
-        {names[number]: found for number, found in steps.items()},
-        {leaves[number]: found for number, found in scalars.items()},
+        steps,
+        scalars,
     )
 
 

@@ -1,10 +1,10 @@
 """Claims on runs that are to be resumed, so that of two processes only one gets a run.
 
 A claim is a file in the folder, `<token>.claim`, with the ids of runs as JSON, which the process
-holds locked until these runs have ended. Who makes one first takes the lock of the folder,
-`.resume`, so that nobody else looks at the same moment; then nobody may write to the runs or have a
-claim on them. A process that is killed leaves a claim that is not locked, which the next one
-removes. The place of the new part among those of its run is decided at the same time.
+holds locked until these runs have ended. A process takes the lock of the folder, `.resume`, before
+it makes a claim, so that no other process looks at the same moment; then nobody may write to the
+runs or have a claim on them. A killed process leaves a claim that is not locked, which the next
+process removes. The place of the new part among those of its run is decided at the same time.
 """
 
 from __future__ import annotations
@@ -39,30 +39,42 @@ class Claims:
         self._mutex = threading.Lock()
 
     def take(self, ids: Sequence[str]) -> None:
-        """Claim runs that are to be resumed; those that this writer has claimed stay so.
+        """Claim runs that are to be resumed, all or none; runs claimed before stay claimed.
 
         Raises:
-          ValueError: A process writes to one of them, or has a claim on it.
+          ValueError: A process writes to one of them, or has a claim on it, or a claim cannot be
+            read.
           OSError: The folder cannot be written to.
         """
+        taken = self._take(ids, is_partial=False)
+        if taken:
+            raise taken_error(taken)
+
+    def take_free(self, ids: Sequence[str]) -> list[str]:
+        """Claim those of the runs that nobody else writes or has claimed; return the others.
+
+        Raises:
+          ValueError: A claim cannot be read. None of the runs is claimed then.
+          OSError: The folder cannot be written to. None of the runs is claimed then.
+        """
+        return self._take(ids, is_partial=True)
+
+    def _take(self, ids: Sequence[str], is_partial: bool) -> list[str]:
         new = [each for each in ids if each not in self._sequences]
         if not new:
-            return
+            return []
         with self._mutex, turn_of(os.path.join(self._folder, _TURN)):
             runs = Runs(self._folder, follow=False)
-            taken = {own for own, status in runs.statuses().items() if status == RUNNING}
-            taken |= self._claimed()
-            for each in new:
-                if each in taken:
-                    raise ValueError(
-                        f"another process or logger has resumed the run {each}, and still writes "
-                        "it. Let that one finish first; records of two writers have no order."
-                    )
-            path = os.path.join(self._folder, f"{os.getpid()}-{secrets.token_hex(6)}{_SUFFIX}")
-            lock = Lock(path, json.dumps(new).encode())
-            self._held.append((lock, set(new)))
-            last = runs.sequences()
-            self._sequences |= {each: last.get(each, -1) + 1 for each in new}
+            busy = {own for own, status in runs.statuses().items() if status == RUNNING}
+            busy |= self._claimed()
+            taken = [each for each in new if each in busy]
+            free = [each for each in new if each not in busy]
+            if free and (is_partial or not taken):
+                path = os.path.join(self._folder, f"{os.getpid()}-{secrets.token_hex(6)}{_SUFFIX}")
+                self._held.append((Lock(path, json.dumps(free).encode()), set(free)))
+                last = runs.sequences()
+                self._sequences |= {each: last.get(each, -1) + 1 for each in free}
+            return taken
 
     def sequence(self, identity: str) -> int:
         """Return the place of the part that is to be written among all parts of a run."""
@@ -94,6 +106,35 @@ class Claims:
                 with contextlib.suppress(OSError):
                     os.unlink(path)
                 continue
-            with open(path, "rb") as file:
-                found.update(json.loads(file.read(_MAX_BYTES)))
+            with contextlib.suppress(FileNotFoundError):  # released since it was listed
+                found.update(_ids_in(path))
         return found
+
+
+def taken_error(ids: Sequence[str]) -> ValueError:
+    """Return the error that says that others write to runs. It begins in lower case."""
+    more = f" and {len(ids) - 1} more" if len(ids) > 1 else ""
+    return ValueError(
+        f"another process or logger has resumed the run {ids[0]}{more}, and still writes it. Let "
+        "that one finish first; records of two writers have no order."
+    )
+
+
+def _ids_in(path: str) -> list[str]:
+    """Return the ids in a claim that a process holds.
+
+    Raises:
+      ValueError: The claim is damaged, so that nobody knows which runs the process has.
+    """
+    with open(path, "rb") as file:
+        content = file.read(_MAX_BYTES)
+    try:
+        ids = json.loads(content)
+    except (ValueError, RecursionError):
+        ids = None
+    if not (isinstance(ids, list) and all(isinstance(each, str) for each in ids)):
+        raise ValueError(
+            f"the claim {path} is damaged, and a process holds it, so that it is not known which "
+            "runs that process writes. End that process, or remove the file if it holds no run."
+        )
+    return ids

@@ -224,7 +224,8 @@ class _Frame:
                 f"{self._what} cannot be read as one array: it would have the shape {shape}, far "
                 "more than was logged, since lanes differ that much in their number of records."
             )
-        if not self.counts.ndim and all(each is not None and _is(each[0], leaf) for each in given):
+        is_flat = not self.counts.ndim and all(len(span[1]) == 1 for span in self._spans)
+        if is_flat and all(each is not None and _is(each[0], leaf) for each in given):
             data = bytearray().join([each[1] for each in given if each is not None])
             return leaf.numbers(data, (self.length,))
         if self._is_full and None not in given:

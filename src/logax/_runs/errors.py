@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from logax.loggers.sink import RunInfo
 
 
 class RunsError(ValueError):
     """A file does not hold runs, or holds something that no logger has written.
 
-    What SQLite or the system said is its `__cause__`.
+    The error of SQLite or of the system is its `__cause__`.
     """
 
     __module__ = "logax"
@@ -16,6 +20,23 @@ class RunsError(ValueError):
 
 class RemovedError(RunsError):
     """A file of runs was removed, or another file has its name now."""
+
+
+class RefusedRunsError(Exception):
+    """Some of the runs that a sink was to open cannot be opened; all others are open.
+
+    Attributes:
+      runs: The runs that cannot be opened.
+      reason: The error that says why.
+    """
+
+    def __init__(self, runs: Sequence[RunInfo], reason: Exception) -> None:
+        super().__init__(str(reason))
+        self.runs, self.reason = runs, reason
+
+
+class RunsWriteError(OSError):
+    """The disk refuses records; the message says how many are safe, wait in memory, or are lost."""
 
 
 class DamageWarning(UserWarning):

@@ -13,6 +13,8 @@ import sqlite3
 from collections.abc import Callable, Hashable, Iterator
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from logax._runs.errors import RunsWriteError
+
 K = TypeVar("K", bound=Hashable)
 _MOST = 2**28  # bytes that are remembered
 _ENOUGH = 2**25  # bytes after which they are committed without being asked
@@ -100,7 +102,7 @@ class Journal:
         """Do something, with all that could not be done before.
 
         Raises:
-          OSError: The disk refuses. It is remembered, if there is room for it.
+          RunsWriteError: The disk refuses. The entry is remembered, if there is room for it.
         """
         if self._size + entry.size > _MOST and self._entries:
             self._try(self._commit, entry.records)
@@ -158,12 +160,12 @@ class Journal:
         for numbers in self._numbers:
             numbers.undo()
 
-    def _explained(self, error: sqlite3.Error, refused: int, is_last: bool) -> OSError:
+    def _explained(self, error: sqlite3.Error, refused: int, is_last: bool) -> RunsWriteError:
         waiting = sum(entry.records for entry in self._entries)
         fate = "wait in memory and are written with the next ones, when the disk takes them"
         fate = "are lost" if is_last else fate
         lost = f" {refused} records found no room in memory, and are lost." if refused else ""
-        return OSError(
+        return RunsWriteError(
             _code(error),
             f"`{self._name}` could not write to {self._path}: {error}. The {self.safe} records "
             f"that were written before are safe; {waiting} {fate}.{lost}",

@@ -61,6 +61,8 @@ def pieces_of(
     cells = {
         number: tuple(cell(member) for member in members) for number, members in families.items()
     }
+    if any(len({len(each) for each in own}) > 1 for own in cells.values()):
+        raise ValueError("streams of it that log side by side differ in their number of axes")
     chosen: dict[int, list[tuple[int, Key]]] = {}
     rows = look.portions(families)
     for at, row in enumerate(rows):

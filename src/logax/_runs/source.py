@@ -293,8 +293,7 @@ class Catalog:
             select += " ORDER BY number"
         for row in connection.execute(select, (last,)):
             number = row[0]
-            if not is_whole(number) or number <= last:
-                raise ValueError(f"the rows of its {table} are not in order")
+            check_order(table, number, last)
             if number > last + 1:
                 self._missing(table, last + 1, number - 1)
             last = number
@@ -441,8 +440,11 @@ class Look:
 
     def layouts(self) -> list[Layout]:
         """Return the layouts of all runs that can be read."""
-        rows = self.connection.execute("SELECT number FROM layouts ORDER BY number").fetchall()
-        return self._whole_layouts(number for (number,) in rows)
+        numbers = [0]
+        for (number,) in self.connection.execute("SELECT number FROM layouts ORDER BY number"):
+            check_order("layouts", number, numbers[-1])
+            numbers.append(number)
+        return self._whole_layouts(numbers[1:])
 
     def layouts_of(self, families: Collection[int]) -> list[Layout]:
         """Return the layouts of the portions of families, in the order in which they came."""
@@ -490,6 +492,12 @@ def _size(connection: sqlite3.Connection) -> int:
     (page,) = connection.execute("PRAGMA page_size").fetchone()
     (pages,) = connection.execute("PRAGMA page_count").fetchone()
     return int(page * pages)
+
+
+def check_order(table: str, number: Any, last: int) -> None:
+    """Raise ValueError unless a row comes after the last one: pages may refer to one another."""
+    if not is_whole(number) or number <= last:
+        raise ValueError(f"the rows of its {table} are not in order")
 
 
 def is_whole(value: Any) -> bool:

@@ -90,21 +90,41 @@ def statistics_of(
     return json.dumps(content, separators=(",", ":"))
 
 
-def statistics_from(text: str) -> tuple[dict[int, StepRange], dict[int, ScalarStatistics]]:
-    """Return the ranges of steps and the statistics of scalars, by number."""
+def statistics_from(
+    text: str, steps: Sequence[str], leaves: Sequence[str]
+) -> tuple[dict[str, StepRange], dict[str, ScalarStatistics]]:
+    """Return the ranges of steps and the statistics of scalars, by name.
+
+    Args:
+      text: The statistics of a batch.
+      steps: Names of the steps of its layout.
+      leaves: Names of the arrays of its layout.
+
+    Raises:
+      ValueError: The text is not that of statistics.
+    """
     try:
-        return _parsed(json.loads(text))
+        found = json.loads(text)
+        ranges = {
+            steps[_whole(number)]: StepRange(_value(a), _value(b))
+            for number, a, b in found["steps"]
+        }
+        scalars = {
+            leaves[_whole(number)]: ScalarStatistics(
+                _whole(count), _whole(nans), _value(low), _value(high)
+            )
+            for number, count, nans, low, high in found["scalars"]
+        }
     except (TypeError, LookupError, RecursionError) as error:
-        raise ValueError("the statistics of a batch are none") from error
+        raise ValueError("the statistics of a batch are not valid") from error
+    return ranges, scalars
 
 
-def _parsed(found: Any) -> tuple[dict[int, StepRange], dict[int, ScalarStatistics]]:
-    steps = {number: StepRange(_value(a), _value(b)) for number, a, b in found["steps"]}
-    scalars = {
-        number: ScalarStatistics(count, nans, _value(low), _value(high))
-        for number, count, nans, low, high in found["scalars"]
-    }
-    return steps, scalars
+def _whole(number: Any) -> int:
+    """Return a number that counts something."""
+    if type(number) is not int or number < 0:
+        raise ValueError("the statistics of a batch are not valid")
+    return number
 
 
 def _real(x: Array, counts: Array | None) -> Array:

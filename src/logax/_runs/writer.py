@@ -13,7 +13,8 @@ import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from logax._runs.claims import Claims
+from logax._runs.claims import Claims, taken_error
+from logax._runs.errors import RefusedRunsError
 from logax._runs.file import RunsFile
 from logax._runs.journal import Entry
 from logax._runs.packed import Layouts, Packed
@@ -28,8 +29,8 @@ class Writer:
     Its methods raise an OSError where the disk refuses.
 
     Args:
-      name: Who writes, as users know it.
-      folder: Where to.
+      name: Public name of the logger or function that writes.
+      folder: The folder.
       clock: Returns the wall time, in seconds since the epoch. Times are information only: nothing
         depends on their order.
     """
@@ -38,7 +39,6 @@ class Writer:
         self._name, self._folder, self._clock = name, folder, clock
         self._claims = Claims(folder)
         self._sequences: weakref.WeakKeyDictionary[RunInfo, int] = weakref.WeakKeyDictionary()
-        self._refused: set[RunInfo] = set()
         self._file: RunsFile | None = None
         self._running: dict[RunInfo, None] = {}
         self._layouts = Layouts()
@@ -46,7 +46,7 @@ class Writer:
 
     @property
     def has_unsafe(self) -> bool:
-        """Whether records wait in memory that the disk has refused."""
+        """True if records wait in memory that the disk has refused."""
         file = self._file
         return file is not None and not self._is_of_parent() and file.journal.has_entries
 
@@ -62,27 +62,23 @@ class Writer:
         """Begin runs.
 
         Raises:
-          ValueError: Another process has resumed one of them. None of them is open then.
+          RefusedRunsError: Another process has resumed some of them, or they cannot be claimed. All
+            others are open.
         """
         if self._is_of_parent():
             self._abandon()
-        resumed = [run for run in runs if run.resumed]
+        refused = self._claim_resumed([run for run in runs if run.resumed])
+        if refused is None:
+            self._add_open(runs)
+            return
         try:
-            self._claims.take([run.id for run in resumed])
-        except ValueError:
-            self._refused.update(runs)
-            raise
-        for run in resumed:
-            self._sequences[run] = self._claims.sequence(run.id)
-        new = dict.fromkeys(runs)
-        is_new = self._file is None
-        self._running |= new
-        self._add_runs(self._own(), () if is_new else new)  # a new file has them already
+            self._add_open([run for run in runs if run not in refused.runs])
+        except OSError as error:  # these runs wait in memory; the next write raises it again
+            raise refused from error
+        raise refused from refused.reason
 
     def write(self, portion: Portion) -> None:
         """Take records."""
-        if self._refused:
-            portion = self._of_open_runs(portion)
         if not portion.values or not portion.streams:
             return
         packed = Packed(portion, *self._layouts.of(portion), self._clock())
@@ -92,9 +88,6 @@ class Writer:
 
     def close(self, runs: Sequence[RunInfo], status: str) -> None:
         """End runs."""
-        runs = [run for run in runs if run not in self._refused]
-        if not runs:
-            return
         file = self._own()
         for run in runs:
             self._running.pop(run, None)
@@ -144,9 +137,25 @@ class Writer:
         self._running.clear()  # those are for the other process to end
         self._claims = Claims(self._folder)
 
-    def _of_open_runs(self, portion: Portion) -> Portion:
-        streams = enumerate(portion.streams)
-        return portion.only([at for at, stream in streams if stream.run not in self._refused])
+    def _claim_resumed(self, runs: Sequence[RunInfo]) -> RefusedRunsError | None:
+        """Claim resumed runs; return the error that names those which cannot be resumed."""
+        try:
+            taken = self._claims.take_free([run.id for run in runs])
+        except (OSError, ValueError) as error:
+            return RefusedRunsError(runs, error)
+        for run in runs:
+            if run.id not in taken:
+                self._sequences[run] = self._claims.sequence(run.id)
+        refused = [run for run in runs if run.id in taken]
+        return RefusedRunsError(refused, taken_error(taken)) if refused else None
+
+    def _add_open(self, runs: Sequence[RunInfo]) -> None:
+        if not runs:
+            return
+        new = dict.fromkeys(runs)
+        is_new = self._file is None
+        self._running |= new
+        self._add_runs(self._own(), () if is_new else new)  # a new file has them already
 
     def _add_runs(self, file: RunsFile, runs: Iterable[RunInfo]) -> None:
         now = self._clock()

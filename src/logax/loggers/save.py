@@ -58,7 +58,7 @@ class SaveSink(Sink):
         return self._writer.has_unsafe
 
     def open(self, runs: Sequence[RunInfo]) -> None:
-        """Write what is known of the runs."""
+        """Write what is known of the runs; RefusedRunsError names those that others write."""
         self._writer.open(runs)
 
     def write(self, portion: Portion) -> None:

@@ -1,7 +1,7 @@
-"""One sink of a logger: what it is given, on which thread, and what it fails at.
+"""Hand runs and records to one sink of a logger, on the right thread, and keep its errors.
 
-A sink that fails stops nothing else. How many records were lost is counted, and said with the
-error, which comes out of `logax.flush()` and of the next call of the logger.
+A sink that fails stops nothing else. `logax.flush()` and the next call of the logger raise the
+error, with the number of records that were lost.
 """
 
 from __future__ import annotations
@@ -14,26 +14,27 @@ from logax._delivery.control import drained_by_flush
 from logax._delivery.troubles import DeliveryError, troubles
 from logax._delivery.worker import Worker, worker
 from logax._errors import described
+from logax._runs.errors import RefusedRunsError, RunsWriteError
 from logax.loggers._shell.folding import folded
 from logax.loggers._shell.register import LiveRun
 from logax.loggers.sink import Portion, RunInfo, Sink, Stream
 
 
 class Branch:
-    """The way to one sink.
+    """Passes runs and records on to one sink.
 
     Args:
-      sink: Where to.
-      name: Of the logger, as users know it.
-      lanes: What becomes of seeds: "split", "aggregate" or "group".
-      network: Whether it waits for others, and so has a thread of its own.
+      sink: The sink.
+      name: Public name of the logger.
+      lanes: Treatment of seeds: "split", "aggregate" or "group".
+      network: True if the sink waits for others, and so has a thread of its own.
     """
 
     def __init__(self, sink: Sink, name: str, lanes: str, network: bool) -> None:
         self.sink, self.name, self.lanes = sink, name, lanes
-        self.users = 0  # how many loggers: one, and each `MultiLogger` that it is in
+        self.users = 0  # number of loggers: one, and each `MultiLogger` that it is in
         self._open: dict[RunInfo, int] = {}
-        self._failed: set[RunInfo] = set()  # those that could not be opened, and will not be
+        self._refusals: dict[RunInfo, _Refusal] = {}  # of runs that will not be opened
         self._streams: dict[int, tuple[Any, tuple[Stream, ...]]] = {}
         self._worker: Worker | None = None
         if network:
@@ -67,8 +68,10 @@ class Branch:
             self._do(self._flush)
 
     def check(self) -> None:
-        """Raise what went wrong before."""
+        """Raise errors that nobody has seen yet."""
         troubles.tell(self)
+        for refusal in dict.fromkeys(list(self._refusals.values())):
+            troubles.tell(refusal)
 
     def _do(self, job: Callable[..., Any], *arguments: Any, held: Sequence[Portion] = ()) -> None:
         if self._worker is None:
@@ -84,10 +87,23 @@ class Branch:
             self._open[run] = self._open.get(run, 0) + 1
         if not new:
             return
-        if self._try("open", 0, self.sink.open, new):
-            self._flush()
-        elif not self.sink.opens_later:
-            self._failed.update(new)
+        try:
+            self.sink.open(new)
+        except RefusedRunsError as error:
+            self._refuse(error.runs, error.reason)
+        except BaseException as error:  # noqa: BLE001 - raised where somebody asks next
+            if self.sink.opens_later:
+                self._fail("open", 0, error)
+            else:
+                self._refuse(new, error)
+            return
+        self._flush()
+
+    def _refuse(self, runs: Sequence[RunInfo], error: BaseException) -> None:
+        """Report runs that could not be opened, and from now on their lost records."""
+        refusal = _Refusal(self.name, runs, error)
+        self._refusals |= dict.fromkeys(runs, refusal)
+        refusal.report(0)
 
     def _written(self, portions: Sequence[Portion]) -> None:
         written = 0
@@ -108,22 +124,24 @@ class Branch:
             self._fail("end", 0, error, is_final=True)
 
     def _of_open_runs(self, portion: Portion) -> Portion:
-        """The portion without runs that could not be opened, of which the records are lost."""
-        if not self._failed:
+        """Return the portion without runs that could not be opened; count the records of those."""
+        if not self._refusals:
             return portion
-        kept = [i for i, stream in enumerate(portion.streams) if stream.run not in self._failed]
-        part = portion.only(kept)
-        if len(kept) < len(portion.streams):
-            lost = portion.number - part.number
-            self._fail("write to", lost, RuntimeError("The run could not be opened."))
-        return part
+        kept: list[int] = []
+        lost: dict[_Refusal, list[int]] = {}
+        for number, stream in enumerate(portion.streams):
+            refusal = self._refusals.get(stream.run)
+            (kept if refusal is None else lost.setdefault(refusal, [])).append(number)
+        for refusal, numbers in lost.items():
+            refusal.report(portion.only(numbers).number)
+        return portion.only(kept)
 
     def _addressed(self, portion: Portion) -> Iterable[Portion]:
         """The portion with the runs as the sink knows them, and lanes as it takes them."""
         known = self._streams.get(id(portion.streams))
         if known is None or known[0] is not portion.streams:
             own = tuple(map(self._known, portion.streams))
-            if len(self._streams) > _MANY:
+            if len(self._streams) > _MAX_STREAM_SETS:
                 self._streams.clear()
             known = self._streams[id(portion.streams)] = (portion.streams, own)
         streams = known[1]
@@ -142,8 +160,7 @@ class Branch:
             if not self._open[run]:
                 del self._open[run]
                 over.append(run)
-        opened = [run for run in over if run not in self._failed]
-        self._failed.difference_update(over)
+        opened = [run for run in over if self._refusals.pop(run, None) is None]
         if opened:
             self._try("close", 0, self.sink.close, opened, status)
             self._flush()
@@ -163,14 +180,41 @@ class Branch:
 
     def _fail(self, what: str, records: int, error: BaseException, is_final: bool = False) -> None:
         records = getattr(error, "records_lost", records)  # where the sink knows better
-        lost = f" {records} records may be lost." if records else ""
+        # The message of a RunsWriteError says what became of the records.
+        says_loss = not records or isinstance(error, RunsWriteError)
+        lost = "" if says_loss else f" {records} records may be lost."
         told = f"`{self.name}` could not {what} its runs: {described(error)}{lost}"
         failure = DeliveryError(told)
         failure.__cause__ = error
         troubles.failed(self, failure, records=records, is_final=is_final)
 
 
-_MANY = 256  # sets of streams
+class _Refusal:
+    """Runs that one call of `open` could not open, and the number of records that they lost.
+
+    Args:
+      name: Name of the logger.
+      runs: The runs.
+      error: The error that says why.
+    """
+
+    def __init__(self, name: str, runs: Sequence[RunInfo], error: BaseException) -> None:
+        which = f"run {runs[0].name}"
+        if len(runs) > 1:
+            which = f"runs {runs[0].name} and {len(runs) - 1} more"
+        self._message = f"`{name}` could not open the {which}: {described(error)}"
+        self._error, self._lost = error, 0
+
+    def report(self, records: int) -> None:
+        """Count lost records; the error that `flush` raises next names all of them."""
+        self._lost += records
+        lost = f" Number of records lost with it so far: {self._lost}." if self._lost else ""
+        failure = DeliveryError(f"{self._message}{lost}")
+        failure.__cause__ = self._error
+        troubles.failed(self, failure, records=records, is_final=True)
+
+
+_MAX_STREAM_SETS = 256
 
 
 def _size(portion: Portion) -> int:
