@@ -59,7 +59,7 @@ def tap(
       buffer: Number of records that wait on the device and leave together. More are cheaper, and
         later. Fewer wait where each is so large that they would be more than 4 MiB. By default, as
         many wait as the program makes in about 20 ms, as measured while it runs; inside `jit`,
-        `vmap` and other transformations, each record leaves by itself.
+        `vmap` and other transformations, and on several devices, each record leaves by itself.
       lanes: Under `vmap`, "split": a record for each lane; or "batch": one for all lanes, with
         these in front of every value.
       on_error: What the callback raises comes out of `flush` and of the next call; with "warn" it
