@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from logax.storage import HDF5StorageWriter, WriterGroupConfig
+from run_crafting import write_damaged_batch
 
 Call = Callable[..., Any]
 
@@ -69,3 +70,31 @@ def test_files_of_others_and_missing_paths_are_told(call: Call, tmp_path: Path) 
     ended = call("verify", tmp_path / "none")
     assert (ended.status, ended.out) == (1, "")
     assert "Give a folder or a file: `logax verify PATH`." in ended.err
+
+
+def test_intact_keys_of_a_run_with_a_damaged_key_are_shown_and_exported(
+    call: Call, tmp_path: Path
+) -> None:
+    folder = tmp_path / "runs"
+    folder.mkdir()
+    file = write_damaged_batch(folder)
+    warning = (
+        f"warning: {file} is damaged: the bytes of a batch differ from their checksum. Records 0 "
+        "to 9999 of 'w' of run m-3 are left out.\n"
+    )
+    ended = call("show", "m-3", "--path", folder, "--json")
+    assert (ended.status, ended.err) == (0, f"logax show: {warning}")
+    keys = json.loads(ended.out)["keys"]
+    assert {key: own["records"] for key, own in keys.items()} == {"v": 10_005}
+    ended = call("show", "m-3", "v", "w", "--path", folder)
+    assert (ended.status, ended.err) == (0, f"logax show: {warning}")
+    ended = call("show", "m-3", "w", "--path", folder)
+    assert ended == (
+        1, "", f"logax show: {warning}logax show: All records of 'w' of run m-3 are damaged.\n"
+    )  # fmt: skip
+    for form in ("npz", "jsonl", "csv", "parquet"):
+        ended = call("export", "m-3", "--path", folder, "--to", form, "-o", tmp_path / form)
+        assert ended == (0, "", f"logax export: {warning}")
+    with np.load(tmp_path / "npz") as arrays:
+        assert [(name, len(array)) for name, array in arrays.items()] == [("v", 10_005)]
+    assert len((tmp_path / "jsonl").read_text().splitlines()) == 10_005

@@ -14,7 +14,7 @@ from logax._command.options import STORE, add_command
 from logax._command.page import safe_lines, write, write_json
 from logax._runs.batches import batches_of
 from logax._runs.database import is_candidate
-from logax._runs.errors import Damage, RunsError
+from logax._runs.errors import AllDamagedError, Damage, RunsError
 from logax._runs.runs import Runs
 
 _EXAMPLE = """\
@@ -109,6 +109,8 @@ def _problems_of_run(file: str, each: Any) -> Iterator[Problem]:
     for key in keys:
         try:
             each.parts(key)
+        except AllDamagedError:  # reported meanwhile
+            continue
         except RunsError as error:
             yield Problem(file, str(error), (each.id,), key)
 

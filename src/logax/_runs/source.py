@@ -407,7 +407,13 @@ def portion_row(row: Sequence[Any]) -> Row:
 
 
 class Look:
-    """A file while it is open."""
+    """A file while it is open.
+
+    Attributes:
+      has_damaged_layouts: True once a layout was asked for and is damaged.
+    """
+
+    has_damaged_layouts = False
 
     def __init__(
         self,
@@ -434,6 +440,15 @@ class Look:
         """Return the form of records."""
         return self.catalog.layout(self.connection, number)
 
+    def intact_layout(self, number: int) -> Layout | None:
+        """Return a layout, or report that it is damaged and return None."""
+        try:
+            return self.catalog.layout(self.connection, number)
+        except ChecksumError as error:
+            self.has_damaged_layouts = True
+            self.report(Damage(self.path, f"{error}, and the batches that need it are left out"))
+            return None
+
     def members(self, runs: Collection[int]) -> dict[int, list[Member]]:
         """Return by family the streams of some runs, in the order of their places."""
         return self.catalog.members(runs)
@@ -452,13 +467,8 @@ class Look:
         return self._whole_layouts(dict.fromkeys(row.layout for row in rows))
 
     def _whole_layouts(self, numbers: Iterable[int]) -> list[Layout]:
-        found = []
-        for number in numbers:
-            try:
-                found.append(self.layout(number))
-            except ChecksumError as error:
-                self.report(Damage(self.path, str(error)))
-        return found
+        found = (self.intact_layout(number) for number in numbers)
+        return [layout for layout in found if layout is not None]
 
     def heads(self, families: Collection[int]) -> list[Row]:
         """Return the portions of families without their data, in the order in which they came."""
