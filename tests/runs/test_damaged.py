@@ -349,3 +349,29 @@ def test_a_key_whose_layout_is_damaged_is_not_said_to_be_missing(
     assert runs["bad-0"]["lanes"].shape == (2, 5)
     with pytest.raises(logax.RunsError, match=r"^'x' was not found in .* which may have it: "):
         _ = runs["x"]
+
+
+# Files that were copied without the log beside them.
+
+
+def test_a_file_whose_log_was_not_copied_is_reported(tmp_path: Path, unfinished: Path) -> None:
+    only = shutil.copy(unfinished, tmp_path)
+    with pytest.warns(logax.DamageWarning) as told:
+        runs = logax.load(tmp_path)
+    assert [str(each.message) for each in told] == [
+        f"{only} is damaged: it has no runs. Its process was killed before it wrote any, or its "
+        f"log, {unfinished.name}-wal, was not copied with it."
+    ]
+    assert list(runs) == []
+    with pytest.raises(ValueError, match="because its files are damaged") as refused:
+        runs.find("last")
+    assert str(refused.value) == (
+        f"no run in {tmp_path} can be read, because its files are damaged: "
+        f"`logax verify {tmp_path}` lists the damage."
+    )
+
+
+def test_a_folder_whose_only_file_is_cut_off_is_damaged(tmp_path: Path, original: Path) -> None:
+    (tmp_path / "cut.sqlite").write_bytes(original.read_bytes()[:6000])
+    with pytest.warns(logax.DamageWarning, match=r"cut\.sqlite cannot be read as a file of runs"):
+        assert list(logax.load(tmp_path)) == []

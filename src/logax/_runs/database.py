@@ -179,7 +179,7 @@ def size_damage(path: str, connection: sqlite3.Connection) -> str | None:
     """
     log = check_log(f"{path}-wal")
     if log.damage is not None:
-        return f"of the log beside it, {log.damage}, and the newest records may be missing"
+        return f"{log.damage}, and the newest records may be missing"
     (page,) = connection.execute("PRAGMA page_size").fetchone()
     (pages,) = connection.execute("PRAGMA page_count").fetchone()
     size = os.stat(path).st_size
@@ -189,6 +189,12 @@ def size_damage(path: str, connection: sqlite3.Connection) -> str | None:
     else:
         is_whole = size == page * pages
     return None if is_whole else f"it has {size} bytes, and {pages} pages of {page} are expected"
+
+
+def lacks_log(path: str, connection: sqlite3.Connection) -> bool:
+    """Return whether a database that keeps its newest pages in a log has none beside it."""
+    (mode,) = connection.execute("PRAGMA journal_mode").fetchone()
+    return bool(mode == "wal") and not _has_log(path)
 
 
 def _check(connection: sqlite3.Connection) -> int:

@@ -38,7 +38,7 @@ def check_log(path: str) -> LogState:
             if not header:
                 return LogState(None, frozenset())
             if len(header) < _HEADER:
-                return LogState("its header is cut off", frozenset())
+                return LogState("the header of its log is cut off", frozenset())
             magic, _, size, _, *salts, one, two = struct.unpack(">8I", header)
             order = ">" if magic & 1 else "<"
             if (
@@ -47,7 +47,7 @@ def check_log(path: str) -> LogState:
                 or size & (size - 1)
                 or _checksum(header[:24], (0, 0), order) != (one, two)
             ):
-                return LogState("its header is damaged", frozenset())
+                return LogState("the header of its log is damaged", frozenset())
             pages: set[int] = set()
             sums, number = (one, two), 0
             broken = None
@@ -61,7 +61,7 @@ def check_log(path: str) -> LogState:
                         continue
                     broken = number
                 if salt_1 == salts[0] or salt_2 == salts[1]:
-                    return LogState(f"it is damaged from page {broken} of it on", frozenset(pages))
+                    return LogState(f"its log is damaged from frame {broken} on", frozenset(pages))
             return LogState(None, frozenset(pages))
     except FileNotFoundError:
         return LogState(None, frozenset())

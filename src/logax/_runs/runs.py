@@ -14,7 +14,7 @@ from logax._files import as_path
 from logax._runs import tables
 from logax._runs.columns import alike, joined
 from logax._runs.database import is_candidate
-from logax._runs.errors import AllDamagedError, Damage, RemovedError, RunsError
+from logax._runs.errors import AllDamagedError, Damage, DamageWarning, RemovedError, RunsError
 from logax._runs.frames import table_of
 from logax._runs.logs import cell_of, changed
 from logax._runs.pieces import Cell, Piece, pieces_of
@@ -151,6 +151,7 @@ class Runs(Mapping[str, Run]):
         Raises:
           ValueError: There is none, or more than one. The message lists what there is.
         """
+        self.check_readable()
         return Run(self, one_run(text, self.names(), self._shown))
 
     def to_pandas(self, key: str | None = None) -> Any:
@@ -188,6 +189,15 @@ class Runs(Mapping[str, Run]):
         return hash(self.path)
 
     # For its runs, and for who resumes one.
+
+    def check_readable(self) -> None:
+        """Raise RunsError if there are files, but no run in them can be read."""
+        damaged = self._refused or any(source.is_damaged for source in self._sources.values())
+        if damaged and not self._parts:
+            raise RunsError(
+                f"no run in {self._shown} can be read, because its files are damaged: "
+                f"`logax verify {self._shown}` lists the damage."
+            )
 
     def names(self) -> dict[str, str]:
         """By id the name of each run."""
@@ -257,7 +267,7 @@ class Runs(Mapping[str, Run]):
                 raise
             if os.path.lexists(source.path) and self._refused.get(source.path) != str(error):
                 self._refused[source.path] = str(error)
-                warn_user(f"{error} The other runs are read without it.")
+                warn_user(f"{error} The other runs are read without it.", DamageWarning)
             return []
 
     def _pieces(self, runs: Mapping[str, Sequence[Part]], key: str) -> list[Piece]:

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 from logax._errors import warn_user
 from logax._runs.alive import is_alive, noted_progress
 from logax._runs.checksums import row_checksum
-from logax._runs.database import opened, size_damage
+from logax._runs.database import lacks_log, opened, size_damage
 from logax._runs.errors import ChecksumError, Damage, DamageWarning, RemovedError
 from logax._runs.format import COUNTED, CRASHED, FINISHED
 from logax._runs.layouts import Layout, layout_from
@@ -124,6 +124,11 @@ class Source:
         self._seen: tuple[int, ...] | None = None
         self._first: tuple[Any, ...] | None = None  # run of the file, which never changes
 
+    @property
+    def is_damaged(self) -> bool:
+        """True if damage was found."""
+        return bool(self._reported)
+
     def report(self, damage: Damage) -> None:
         """Report damage, unless that was done before."""
         if damage not in self._reported:
@@ -160,9 +165,15 @@ class Source:
         if commits > self._catalog.commits:
             which = f"the last {missing} of {records} records" if missing > 0 else "the last rows"
             self.report(Damage(self.path, f"{which} that its writer made safe are missing"))
-        why = size_damage(self.path, connection)
-        if why is not None:
+        elif not (self._catalog.parts or self.is_damaged) and lacks_log(self.path, connection):
+            why = (
+                "it has no runs. Its process was killed before it wrote any, or its log, "
+                f"{os.path.basename(self.path)}-wal, was not copied with it"
+            )
             self.report(Damage(self.path, why))
+        damage = size_damage(self.path, connection)
+        if damage is not None:
+            self.report(Damage(self.path, damage))
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[sqlite3.Connection]:
