@@ -21,7 +21,7 @@ from urllib.parse import quote
 from logax._errors import as_sentence
 from logax._runs.errors import RunsError
 from logax._runs.format import APPLICATION, PAGE, SCHEMA, SCHEMAS, SUFFIX, VERSION
-from logax._runs.log_file import check_log
+from logax._runs.wal import check_wal
 
 PATIENCE = 10.0  # seconds: until whoever has a file locked for a moment must be done
 _CHECKPOINT = 2**25  # bytes of the log beside the file, after which they go into it
@@ -177,7 +177,7 @@ def size_damage(path: str, connection: sqlite3.Connection) -> str | None:
 
     Only for a file that nobody writes. Returns what is damaged, or None.
     """
-    log = check_log(f"{path}-wal")
+    log = check_wal(f"{path}-wal")
     if log.damage is not None:
         return f"{log.damage}, and the newest records may be missing"
     (page,) = connection.execute("PRAGMA page_size").fetchone()

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from logax._runs.checksums import BLOCK, row_checksum, verify_blocks
+from logax._runs.checksums import BLOCK_BYTES, row_checksum, verify_blocks
 from logax._runs.errors import ChecksumError, Damage
 from logax._runs.format import CHUNK
 from logax._runs.layouts import Key, Layout, Leaf
@@ -256,12 +256,12 @@ class _Portion:
             if not self._look.has_checksums:
                 blob.seek(start)
                 return blob.read(size)
-            first = start // BLOCK
-            blob.seek(first * BLOCK)
-            end = min(-(-(start + size) // BLOCK) * BLOCK, length)
-            data = blob.read(end - first * BLOCK)
+            first = start // BLOCK_BYTES
+            blob.seek(first * BLOCK_BYTES)
+            end = min(-(-(start + size) // BLOCK_BYTES) * BLOCK_BYTES, length)
+            data = blob.read(end - first * BLOCK_BYTES)
         verify_blocks(data, first, checks)
-        skip = start - first * BLOCK
+        skip = start - first * BLOCK_BYTES
         return data[skip : skip + size]
 
     def _wrong(self, why: str) -> ValueError:
