@@ -375,3 +375,24 @@ def test_a_folder_whose_only_file_is_cut_off_is_damaged(tmp_path: Path, original
     (tmp_path / "cut.sqlite").write_bytes(original.read_bytes()[:6000])
     with pytest.warns(logax.DamageWarning, match=r"cut\.sqlite cannot be read as a file of runs"):
         assert list(logax.load(tmp_path)) == []
+
+
+def test_damage_in_the_log_is_reported_with_its_place(tmp_path: Path, unfinished: Path) -> None:
+    bad = tmp_path / unfinished.name
+    shutil.copy(unfinished, bad)
+    log = unfinished.with_name(f"{unfinished.name}-wal").read_bytes()
+    (size,) = struct.unpack_from(">I", log, 8)
+    frame = 32 + 3 * (24 + size) + 100  # a byte of the fourth
+    damaged = log[:frame] + bytes([log[frame] ^ 1]) + log[frame + 1 :]
+    for content, said in (
+        (damaged, "its log is damaged from frame 4 on"),
+        (log[:20], "the header of its log is cut off"),
+        (bytes([log[0] ^ 1]) + log[1:], "the header of its log is damaged"),
+    ):
+        bad.with_name(f"{bad.name}-wal").write_bytes(content)
+        bad.with_name(f"{bad.name}-shm").unlink(missing_ok=True)
+        with pytest.warns(logax.DamageWarning) as told:
+            logax.load(bad)
+        assert str(told[-1].message) == (
+            f"{bad} is damaged: {said}, and the newest records may be missing."
+        )
