@@ -43,6 +43,27 @@ def write_runs(folder: Path, name: str, *, end: bool) -> SaveSink:
     return sink
 
 
+def write_damaged_batch(folder: Path) -> Path:
+    """Write a file of four runs that log side by side, and flip a byte of two of them.
+
+    Run 2 lacks the first of its two batches of `v`, and run 3 all of its `w`.
+    """
+    sink = SaveSink(folder)
+    runs = [RunInfo(f"m-{i}", f"m-{i}", {}, 1.0, {}) for i in range(4)]
+    sink.open(runs)
+    v = np.arange(40_000.0).reshape(4, 10_000)
+    sink.write(Portion.of(runs, {"v": v, "w": -v}))
+    sink.write(Portion.of(runs, {"v": v[:, :5] + 0.5}))
+    sink.close(runs, "finished")
+    sink.end()
+    (file,) = folder.glob("*.sqlite")
+    data = bytearray(file.read_bytes())
+    for values in (v[2], -v[3]):
+        data[data.index(values[5000:5004].tobytes())] ^= 1
+    file.write_bytes(data)
+    return file
+
+
 def altered(original: Path, folder: Path, *statements: str, sealed: bool = False) -> Path:
     """Copy a file, change it, and with `sealed` make its checksums those of the new content."""
     bad = folder / "bad.sqlite"

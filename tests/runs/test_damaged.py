@@ -13,10 +13,11 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import logax
-from run_crafting import ENDLESS, altered, write_runs
+from run_crafting import ENDLESS, altered, write_damaged_batch, write_runs
 
 
 @pytest.fixture(scope="module")
@@ -285,3 +286,113 @@ def test_many_damaged_files_are_read_or_told(
     outcomes = check_fuzz(original, unfinished, tmp_path, 200, seed)
     record_property("files", sum(outcomes.values()))
     record_property("outcomes", outcomes)
+
+
+# Damage in the bytes of one of several runs that log side by side.
+
+
+@pytest.fixture
+def side_by_side(tmp_path: Path) -> Path:
+    return write_damaged_batch(tmp_path)
+
+
+def test_damage_in_one_run_leaves_the_others_in_the_array_of_all(side_by_side: Path) -> None:
+    runs = logax.load(side_by_side.parent)
+    with pytest.warns(logax.DamageWarning) as told:
+        whole = runs["v"]
+    assert [str(each.message) for each in told] == [
+        f"{side_by_side} is damaged: the bytes of a batch differ from their checksum. Records 0 to "
+        "9999 of 'v' of run m-2 are left out."
+    ]
+    assert whole.shape == (4, 10_005)
+    for at, each in enumerate(runs.values()):
+        own = each["v"]
+        assert own.shape == ((5,) if at == 2 else (10_005,))
+        np.testing.assert_array_equal(whole[at, : len(own)], own)
+        assert np.isnan(whole[at, len(own) :]).all()
+
+
+def test_a_run_whose_records_of_a_key_are_all_damaged_has_no_rows(side_by_side: Path) -> None:
+    runs = logax.load(side_by_side)
+    with pytest.warns(logax.DamageWarning), pytest.raises(logax.RunsError) as told:
+        _ = runs["m-3"]["w"]
+    assert str(told.value) == "All records of 'w' of run m-3 are damaged."
+    assert runs.to_pandas("w")["run"].unique().tolist() == ["m-0", "m-1", "m-2"]
+    assert np.isnan(runs["w"][3]).all()
+
+
+def test_a_key_of_which_nothing_is_left_is_an_error(tmp_path: Path, original: Path) -> None:
+    bad = altered(original, tmp_path, "UPDATE blobs SET crc = 0")
+    runs = logax.load(bad)
+    said = r"^All records of 'large' in .* are damaged\.$"
+    with pytest.warns(logax.DamageWarning), pytest.raises(logax.RunsError, match=said):
+        _ = runs["large"]
+    with pytest.warns(logax.DamageWarning), pytest.raises(logax.RunsError, match=said):
+        runs.to_pandas("large")
+
+
+def test_a_key_whose_layout_is_damaged_is_not_said_to_be_missing(
+    tmp_path: Path, original: Path
+) -> None:
+    bad = altered(original, tmp_path, "UPDATE layouts SET crc = 0 WHERE number = 1")
+    runs = logax.load(bad)
+    with pytest.warns(logax.DamageWarning) as warned, pytest.raises(logax.RunsError) as told:
+        _ = runs["bad-0"]["x"]
+    assert [str(each.message) for each in warned] == [
+        f"{bad} is damaged: row 1 of its layouts differs from its checksum, and the batches that "
+        "need it are left out."
+    ]
+    assert str(told.value) == (
+        "'x' was not found in run bad-0, which may have it: a layout that says which keys some of "
+        "its records have is damaged. The other keys are 'lanes'"
+    )
+    assert runs["bad-0"]["lanes"].shape == (2, 5)
+    with pytest.raises(logax.RunsError, match=r"^'x' was not found in .* which may have it: "):
+        _ = runs["x"]
+
+
+# Files that were copied without the log beside them.
+
+
+def test_a_file_whose_log_was_not_copied_is_reported(tmp_path: Path, unfinished: Path) -> None:
+    only = shutil.copy(unfinished, tmp_path)
+    with pytest.warns(logax.DamageWarning) as told:
+        runs = logax.load(tmp_path)
+    assert [str(each.message) for each in told] == [
+        f"{only} is damaged: it has no runs. Its process was killed before it wrote any, or its "
+        f"log, {unfinished.name}-wal, was not copied with it."
+    ]
+    assert list(runs) == []
+    with pytest.raises(ValueError, match="because its files are damaged") as refused:
+        runs.find("last")
+    assert str(refused.value) == (
+        f"no run in {tmp_path} can be read, because its files are damaged: "
+        f"`logax verify {tmp_path}` lists the damage."
+    )
+
+
+def test_a_folder_whose_only_file_is_cut_off_is_damaged(tmp_path: Path, original: Path) -> None:
+    (tmp_path / "cut.sqlite").write_bytes(original.read_bytes()[:6000])
+    with pytest.warns(logax.DamageWarning, match=r"cut\.sqlite cannot be read as a file of runs"):
+        assert list(logax.load(tmp_path)) == []
+
+
+def test_damage_in_the_log_is_reported_with_its_place(tmp_path: Path, unfinished: Path) -> None:
+    bad = tmp_path / unfinished.name
+    shutil.copy(unfinished, bad)
+    log = unfinished.with_name(f"{unfinished.name}-wal").read_bytes()
+    (size,) = struct.unpack_from(">I", log, 8)
+    frame = 32 + 3 * (24 + size) + 100  # a byte of the fourth
+    damaged = log[:frame] + bytes([log[frame] ^ 1]) + log[frame + 1 :]
+    for content, said in (
+        (damaged, "its log is damaged from frame 4 on"),
+        (log[:20], "the header of its log is cut off"),
+        (bytes([log[0] ^ 1]) + log[1:], "the header of its log is damaged"),
+    ):
+        bad.with_name(f"{bad.name}-wal").write_bytes(content)
+        bad.with_name(f"{bad.name}-shm").unlink(missing_ok=True)
+        with pytest.warns(logax.DamageWarning) as told:
+            logax.load(bad)
+        assert str(told[-1].message) == (
+            f"{bad} is damaged: {said}, and the newest records may be missing."
+        )

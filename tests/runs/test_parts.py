@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 import logax
-from logax._runs.alive import Lock
 from logax._runs.batches import batches_of
 from logax._runs.errors import RefusedRunsError
+from logax._runs.locks import Lock
 from logax._runs.statistics import ScalarStatistics, StepRange
 from logax.loggers import SaveLogger
 from logax.loggers.save import SaveSink

@@ -230,7 +230,7 @@ def test_a_lock_that_was_let_go_of_stays_that_of_the_other_process(tmp_path: Pat
     """A fork may come in the middle of anything, also where a file is about to be ended."""
     code, said, errors = run(
         """
-        from logax._runs.alive import is_alive, writer_lock
+        from logax._runs.locks import is_alive, writer_lock
 
         warnings.simplefilter("ignore")
         lock = writer_lock(str(path))

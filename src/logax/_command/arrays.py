@@ -85,13 +85,14 @@ def parquet_of(runs: Sequence[Run], wanted: Sequence[str]) -> bytes:
 
 def _frame(run: Run, wanted: Sequence[str]) -> Any:
     keys = [key for key in run if not wanted or matches(key, wanted)]
-    changed = [key for key, parts in logs_of(run, keys).items() if len(parts) > 1]
+    read = logs_of(run, keys)
+    changed = [key for key, parts in read.items() if len(parts) > 1]
     if changed:
         raise CommandError(
             f"the records of {safe(changed[0])!r} changed their shape midway, and a column of "
             "parquet has one: choose other keys, or `--to jsonl`."
         )
-    return run.logdict(*keys).to_pandas() if keys else logdict().to_pandas()
+    return run.logdict(*read).to_pandas() if read else logdict().to_pandas()
 
 
 def _typed(name: str, column: Any, arrow: Any, missing: Any) -> Any:

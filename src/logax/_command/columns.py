@@ -6,6 +6,7 @@ one value. A key whose records changed their shape midway is several columns, on
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
 import math
@@ -20,7 +21,7 @@ from logax._columns.rows import is_key_array, is_missing, leaf_name, shape_name
 from logax._command.errors import CommandError
 from logax._command.page import safe
 from logax._logdict import logdict, matches
-from logax._runs.errors import RunsError
+from logax._runs.errors import AllDamagedError, RunsError
 from logax._runs.run import Run
 from logax._show import HistogramBins, ImagePixels, is_shown
 from logax.loggers._console.summary import means
@@ -112,28 +113,40 @@ def columns_of(run: Run, wanted: Sequence[str] = ()) -> list[Column]:
     keys = list(run)
     likely = [key for key in keys if not wanted or any(_may_hold(key, name) for name in wanted)]
     read = logs_of(run, likely)
-    found = [(key, column) for key in likely for column in _of_key(key, read[key])]
+    found = [(key, column) for key in likely for column in _of_key(key, read.get(key, []))]
     if not wanted:
         return [column for _, column in found]
     chosen = {}
     for name in wanted:
         own = [x for key, x in found if matches(key, [name]) or matches(x.name, [name])]
-        if not own:
+        if not own and not any(_may_hold(key, name) for key in likely if key not in read):
             raise CommandError(_no_key(run, name, keys))
         chosen.update({id(column): column for column in own})
     return list(chosen.values())
 
 
 def logs_of(run: Run, keys: Sequence[str]) -> dict[str, list[logdict]]:
-    """By key its records; of a key that changed midway one logdict for each form."""
+    """Return by key its records; of a key that changed midway one logdict for each form.
+
+    Keys whose records are all damaged are left out: a `DamageWarning` has reported them.
+
+    Raises:
+      RunsError: No key can be read, or a file cannot.
+    """
     if not keys:
         return {}
     try:
         logs = run.logdict(*keys)
-    except RunsError:
-        raise
-    except ValueError:  # one of them has changed
-        return {key: run.parts(key) for key in keys}
+    except ValueError as error:  # a key has changed, or all of its records are damaged
+        if isinstance(error, RunsError) and not isinstance(error, AllDamagedError):
+            raise
+        found = {}
+        for key in keys:
+            with contextlib.suppress(AllDamagedError):
+                found[key] = run.parts(key)
+        if not found:
+            raise
+        return found
     return {key: [logs] for key in keys}
 
 

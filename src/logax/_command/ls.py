@@ -49,6 +49,8 @@ def run(options: Any) -> int:
     counts = counts_of(runs, chosen)
     if options.json:
         write_json([_facts(each, counts[each.id]) for each in chosen])
+    if not every:
+        runs.check_readable()
     if not chosen:
         sys.stderr.write(f"logax ls: {_nothing(len(every), options)}\n")
         return 1

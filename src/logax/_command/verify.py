@@ -6,7 +6,7 @@ import argparse
 import collections
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from logax._command.errors import CommandError
@@ -14,7 +14,7 @@ from logax._command.options import STORE, add_command
 from logax._command.page import safe_lines, write, write_json
 from logax._runs.batches import batches_of
 from logax._runs.database import is_candidate
-from logax._runs.errors import Damage, RunsError
+from logax._runs.errors import AllDamagedError, Damage, RunsError
 from logax._runs.runs import Runs
 
 _EXAMPLE = """\
@@ -61,7 +61,7 @@ def add(commands: Any) -> argparse.ArgumentParser:
 
 def run(options: Any) -> int:
     """Read everything; return 1 if something is damaged."""
-    files = list(dict.fromkeys(file for path in options.paths for file in _files(path)))
+    files = _unique(file for path in options.paths for file in _files(path))
     problems = [problem for file in files for problem in problems_of(file)]
     if options.json:
         found = [problem._asdict() for problem in problems]
@@ -82,8 +82,9 @@ def problems_of(file: str) -> list[Problem]:
     problems: list[Problem] = []
 
     def report(damage: Damage) -> None:
-        path, _, runs, key, first, last = damage
-        problems.append(Problem(path, str(damage), runs, key, first, last))
+        _, _, runs, key, first, last = damage
+        message = str(damage._replace(path=file))
+        problems.append(Problem(file, message, runs, key, first, last))
 
     try:
         runs = Runs(file, follow=False, report=report)
@@ -109,6 +110,8 @@ def _problems_of_run(file: str, each: Any) -> Iterator[Problem]:
     for key in keys:
         try:
             each.parts(key)
+        except AllDamagedError:  # reported meanwhile
+            continue
         except RunsError as error:
             yield Problem(file, str(error), (each.id,), key)
 
@@ -136,6 +139,14 @@ def _problems_of_trajectory(file: str) -> list[Problem]:
     except (StorageError, OSError) as error:
         problems.append(Problem(file, f"{file} is damaged: {error}"))
     return problems
+
+
+def _unique(files: Iterable[str]) -> list[str]:
+    """Return the files without those that are given again under another path."""
+    found: dict[str, str] = {}
+    for file in files:
+        found.setdefault(os.path.realpath(file), file)
+    return list(found.values())
 
 
 def _files(path: str) -> Sequence[str]:

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from logax._resting.structure import parts_of
-from logax._runs.errors import ChecksumError, Damage
 from logax._runs.layouts import Layout, number_of_arrays
 from logax._runs.statistics import ScalarStatistics, StepRange, statistics_from
 
@@ -47,10 +46,8 @@ def batches_of(run: Run) -> Iterator[Batch]:
         with run._runs.source(part).look() as look:
             families = look.members([part.number])
             for row in look.heads(families):
-                try:
-                    layout = look.layout(row.layout)
-                except ChecksumError as error:
-                    look.report(Damage(look.path, f"{error}, and portion {row.number} needs it"))
+                layout = look.intact_layout(row.layout)
+                if layout is None:
                     continue
                 shards = tuple(dict.fromkeys(member.shard for member in families[row.family]))
                 yield _batch(look, row, layout, shards)

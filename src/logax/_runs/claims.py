@@ -16,8 +16,8 @@ import secrets
 import threading
 from collections.abc import Sequence
 
-from logax._runs.alive import Lock, is_locked, turn_of
 from logax._runs.format import RUNNING
+from logax._runs.locks import Lock, is_locked, turn_of
 from logax._runs.runs import Runs
 
 _SUFFIX = ".claim"

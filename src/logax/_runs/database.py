@@ -21,7 +21,7 @@ from urllib.parse import quote
 from logax._errors import as_sentence
 from logax._runs.errors import RunsError
 from logax._runs.format import APPLICATION, PAGE, SCHEMA, SCHEMAS, SUFFIX, VERSION
-from logax._runs.log_file import check_log
+from logax._runs.wal import check_wal
 
 PATIENCE = 10.0  # seconds: until whoever has a file locked for a moment must be done
 _CHECKPOINT = 2**25  # bytes of the log beside the file, after which they go into it
@@ -177,9 +177,9 @@ def size_damage(path: str, connection: sqlite3.Connection) -> str | None:
 
     Only for a file that nobody writes. Returns what is damaged, or None.
     """
-    log = check_log(f"{path}-wal")
+    log = check_wal(f"{path}-wal")
     if log.damage is not None:
-        return f"of the log beside it, {log.damage}, and the newest records may be missing"
+        return f"{log.damage}, and the newest records may be missing"
     (page,) = connection.execute("PRAGMA page_size").fetchone()
     (pages,) = connection.execute("PRAGMA page_count").fetchone()
     size = os.stat(path).st_size
@@ -189,6 +189,12 @@ def size_damage(path: str, connection: sqlite3.Connection) -> str | None:
     else:
         is_whole = size == page * pages
     return None if is_whole else f"it has {size} bytes, and {pages} pages of {page} are expected"
+
+
+def lacks_log(path: str, connection: sqlite3.Connection) -> bool:
+    """Return whether a database that keeps its newest pages in a log has none beside it."""
+    (mode,) = connection.execute("PRAGMA journal_mode").fetchone()
+    return bool(mode == "wal") and not _has_log(path)
 
 
 def _check(connection: sqlite3.Connection) -> int:

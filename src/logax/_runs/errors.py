@@ -22,6 +22,10 @@ class RemovedError(RunsError):
     """A file of runs was removed, or another file has its name now."""
 
 
+class AllDamagedError(RunsError):
+    """All records of a key are damaged; a `DamageWarning` has reported each part of them."""
+
+
 class RefusedRunsError(Exception):
     """Some of the runs that a sink was to open cannot be opened; all others are open.
 

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
-from logax._runs.alive import Progress, writer_lock
 from logax._runs.checksums import block_checksums, row_checksum
 from logax._runs.database import end, make
 from logax._runs.format import CHUNK, COUNTED, SUFFIX
 from logax._runs.journal import Journal, Numbers
+from logax._runs.locks import Progress, writer_lock
 from logax._runs.texts import as_json
 
 if TYPE_CHECKING:

@@ -3,19 +3,19 @@
 Only the blocks of bytes that are wanted are read: of one run out of a thousand, and of one key out
 of many, about a thousandth of what the portion has. Before anything is read the sizes that a
 portion says are compared with those of its blobs. Bytes that differ from their checksum are
-reported, and the records of that portion are left out.
+reported, and the records of the streams that have bytes in the same block are left out.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from logax._runs.checksums import BLOCK, row_checksum, verify_blocks
+from logax._runs.checksums import BLOCK_BYTES, row_checksum, verify_blocks
 from logax._runs.errors import ChecksumError, Damage
 from logax._runs.format import CHUNK
 from logax._runs.layouts import Key, Layout, Leaf
@@ -66,60 +66,66 @@ def pieces_of(
     chosen: dict[int, list[tuple[int, Key]]] = {}
     rows = look.portions(families)
     for at, row in enumerate(rows):
-        try:
-            layout = look.layout(row.layout)
-        except ChecksumError as error:
-            look.report(
-                Damage(look.path, f"{error}, and the records of batch {row.number} have it")
-            )
+        layout = look.intact_layout(row.layout)
+        if layout is None:
             continue
         if row.layout not in chosen:
             chosen[row.layout] = [each for name, each in layout.places.items() if wanted(name)]
         if not chosen[row.layout]:
             continue
-        places = [member.place for member in families[row.family]]
-        portion = _Portion(look, layout, row, places)
+        members, own = families[row.family], cells[row.family]
+        portion = _Portion(look, layout, row, [member.place for member in members])
         for first, key in chosen[row.layout]:
             try:
-                piece = Piece(
-                    key,
-                    layout,
-                    cells[row.family],
-                    portion.most,
-                    portion.counts,
-                    portion.leaves(first, len(key.leaves)),
-                    portion.steps,
-                    (look.path, row.number),
-                )
-            except ChecksumError as error:
-                look.report(_damage(look, families, rows[: at + 1], key.name, str(error)))
-            else:
-                yield piece
+                found = [portion.piece(first, key, own)]
+            except ChecksumError:
+                found, damaged = _intact_pieces(look, layout, row, members, own, first, key)
+                for why, runs in damaged.items():
+                    look.report(_damage(look, families, rows[: at + 1], runs, key.name, why))
+            yield from found
+
+
+def _intact_pieces(
+    look: Look,
+    layout: Layout,
+    row: Row,
+    members: Sequence[Member],
+    cells: Sequence[Cell],
+    first: int,
+    key: Key,
+) -> tuple[list[Piece], dict[str, set[int]]]:
+    """Read each stream by itself; return the intact ones, and by reason the runs of the others."""
+    found: list[Piece] = []
+    damaged: dict[str, set[int]] = {}
+    for member, cell in zip(members, cells, strict=True):
+        try:
+            found.append(_Portion(look, layout, row, [member.place]).piece(first, key, (cell,)))
+        except ChecksumError as error:
+            damaged.setdefault(str(error), set()).add(member.run)
+    return found, damaged
 
 
 def _damage(
     look: Look,
     families: Mapping[int, Sequence[Member]],
     rows: Sequence[Row],
+    owners: Collection[int],
     key: str,
     why: str,
 ) -> Damage:
-    """Describe damage in the last of these portions, which hides its records of a key."""
-    owners = {member.run for member in families[rows[-1].family]}
+    """Describe damage in the last of these portions, which hides records of a key of some runs."""
     before = 0
     for row in rows[:-1]:
-        own = owners.intersection(member.run for member in families[row.family])
-        if own and _has_key(look, row, key):
+        has_own = any(member.run in owners for member in families[row.family])
+        if has_own and _has_key(look, row, key):
             before += row.records
     last = before + max(rows[-1].records, 1) - 1
     return Damage(look.path, why, look.catalog.run_ids(owners), key, before, last)
 
 
 def _has_key(look: Look, row: Row, key: str) -> bool:
-    try:
-        return key in look.layout(row.layout).places
-    except ChecksumError:
-        return False
+    layout = look.intact_layout(row.layout)
+    return layout is not None and key in layout.places
 
 
 class _Portion:
@@ -132,6 +138,19 @@ class _Portion:
             raise ValueError("a portion of it has another size than it says")
         self._plan = plan
         self._is_range = places[-1] - places[0] == len(places) - 1
+
+    def piece(self, first: int, key: Key, cells: tuple[Cell, ...]) -> Piece:
+        """Read the records of a key, whose leaves begin at `first`; ChecksumError if damaged."""
+        return Piece(
+            key,
+            self._layout,
+            cells,
+            self.most,
+            self.counts,
+            self._leaves(first, len(key.leaves)),
+            self.steps,
+            (self._look.path, self._row.number, cells),
+        )
 
     @functools.cached_property
     def most(self) -> int:
@@ -161,7 +180,7 @@ class _Portion:
                 found[name] = leaf, self._leaf(place, leaf), False
         return found
 
-    def leaves(self, first: int, number: int) -> list[Bytes]:
+    def _leaves(self, first: int, number: int) -> list[Bytes]:
         """The bytes of so many leaves."""
         before = self._row.ragged + len(self._layout.steps) + first
         leaves = self._layout.leaves[first : first + number]
@@ -237,12 +256,12 @@ class _Portion:
             if not self._look.has_checksums:
                 blob.seek(start)
                 return blob.read(size)
-            first = start // BLOCK
-            blob.seek(first * BLOCK)
-            end = min(-(-(start + size) // BLOCK) * BLOCK, length)
-            data = blob.read(end - first * BLOCK)
+            first = start // BLOCK_BYTES
+            blob.seek(first * BLOCK_BYTES)
+            end = min(-(-(start + size) // BLOCK_BYTES) * BLOCK_BYTES, length)
+            data = blob.read(end - first * BLOCK_BYTES)
         verify_blocks(data, first, checks)
-        skip = start - first * BLOCK
+        skip = start - first * BLOCK_BYTES
         return data[skip : skip + size]
 
     def _wrong(self, why: str) -> ValueError:

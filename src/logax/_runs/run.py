@@ -10,7 +10,7 @@ from logax._errors import warn_user
 from logax._logdict import logdict as Logs
 from logax._runs import tables
 from logax._runs.columns import Column, alike, joined
-from logax._runs.errors import RunsError
+from logax._runs.errors import AllDamagedError, RunsError
 from logax._runs.format import CRASHED, RUNNING
 from logax._runs.layouts import Key
 from logax._runs.logs import Steps, as_logdict, cell_of, changed
@@ -217,13 +217,26 @@ class Run(Mapping[str, Any]):
     def _missing(self, key: Any) -> NoReturn:
         keys = list(self._layouts())
         if key in keys:
-            raise RunsError(f"All records of {key!r} of run {self.id} are damaged.")
+            raise AllDamagedError(f"All records of {key!r} of run {self.id} are damaged.")
         for own in keys:
             if isinstance(key, str) and key.startswith(f"{own}/"):
                 raise KeyError(
                     f"{key!r} is a leaf: write `run[{own!r}]` or `run.logs.leaves()[{key!r}]`"
                 )
+        if self._has_damaged_layouts():
+            raise RunsError(
+                f"{key!r} was not found in run {self.id}, which may have it: a layout that says "
+                f"which keys some of its records have is damaged. The other keys are {listed(keys)}"
+            )
         raise KeyError(f"{key!r} was not logged in run {self.id}; there is {listed(keys)}")
+
+    def _has_damaged_layouts(self) -> bool:
+        for part in self._parts:
+            with self._runs.source(part).look() as look:
+                look.layouts_of(look.members([part.number]))
+                if look.has_damaged_layouts:
+                    return True
+        return False
 
     # As an object.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping, Sequence, ValuesView
@@ -13,7 +14,7 @@ from logax._files import as_path
 from logax._runs import tables
 from logax._runs.columns import alike, joined
 from logax._runs.database import is_candidate
-from logax._runs.errors import Damage, RemovedError, RunsError
+from logax._runs.errors import AllDamagedError, Damage, DamageWarning, RemovedError, RunsError
 from logax._runs.frames import table_of
 from logax._runs.logs import cell_of, changed
 from logax._runs.pieces import Cell, Piece, pieces_of
@@ -130,11 +131,17 @@ class Runs(Mapping[str, Run]):
 
     def logged(self) -> list[str]:
         """The keys of all runs together."""
+        return self._logged()[0]
+
+    def _logged(self) -> tuple[list[str], bool]:
+        """Return the keys of all runs, and whether there may be more in damaged layouts."""
         found: dict[str, None] = {}
+        may_have_more = False
         for path in dict.fromkeys(part.path for parts in self._parts.values() for part in parts):
             with self._sources[path].look() as look:
                 found |= dict.fromkeys(key.name for each in look.layouts() for key in each.keys)
-        return list(found)
+                may_have_more |= look.has_damaged_layouts
+        return list(found), may_have_more
 
     def find(self, text: str) -> Run:
         """The run with this id or name, or whose id begins so.
@@ -144,6 +151,7 @@ class Runs(Mapping[str, Run]):
         Raises:
           ValueError: There is none, or more than one. The message lists what there is.
         """
+        self.check_readable()
         return Run(self, one_run(text, self.names(), self._shown))
 
     def to_pandas(self, key: str | None = None) -> Any:
@@ -161,7 +169,13 @@ class Runs(Mapping[str, Run]):
         runs = [run for run in self.values() if key is None or key in run]
         if key is not None and not runs:
             self._missing(key, self._parts)
-        return table_of({run: run.to_pandas(key) for run in runs})
+        frames: dict[Run, Any] = {}
+        for run in runs:
+            with contextlib.suppress(AllDamagedError):  # reported, and the other runs are read
+                frames[run] = run.to_pandas(key)
+        if runs and not frames:
+            self._missing(key, self._parts)
+        return table_of(frames)
 
     def __repr__(self) -> str:
         runs = list(self.values())
@@ -175,6 +189,15 @@ class Runs(Mapping[str, Run]):
         return hash(self.path)
 
     # For its runs, and for who resumes one.
+
+    def check_readable(self) -> None:
+        """Raise RunsError if there are files, but no run in them can be read."""
+        damaged = self._refused or any(source.is_damaged for source in self._sources.values())
+        if damaged and not self._parts:
+            raise RunsError(
+                f"no run in {self._shown} can be read, because its files are damaged: "
+                f"`logax verify {self._shown}` lists the damage."
+            )
 
     def names(self) -> dict[str, str]:
         """By id the name of each run."""
@@ -244,7 +267,7 @@ class Runs(Mapping[str, Run]):
                 raise
             if os.path.lexists(source.path) and self._refused.get(source.path) != str(error):
                 self._refused[source.path] = str(error)
-                warn_user(f"{error} The other runs are read without it.")
+                warn_user(f"{error} The other runs are read without it.", DamageWarning)
             return []
 
     def _pieces(self, runs: Mapping[str, Sequence[Part]], key: str) -> list[Piece]:
@@ -268,9 +291,14 @@ class Runs(Mapping[str, Run]):
         return found
 
     def _missing(self, name: Any, runs: Mapping[str, Any]) -> NoReturn:
-        keys = self.logged()
+        keys, may_have_more = self._logged()
         if name in keys:
-            raise RunsError(f"All records of {name!r} in {self._shown} are damaged.")
+            raise AllDamagedError(f"All records of {name!r} in {self._shown} are damaged.")
+        if may_have_more:
+            raise RunsError(
+                f"{name!r} was not found in {self._shown}, which may have it: a layout that says "
+                f"which keys some of its records have is damaged. The other keys are {listed(keys)}"
+            )
         if keys:
             raise KeyError(
                 f"{name!r} is neither the id of one of {len(runs)} runs nor a key of theirs; the "

@@ -17,10 +17,10 @@ from logax._config import plain_config, validate_name
 from logax._errors import received
 from logax._files import writable_folder
 from logax._logdict import logdict
-from logax._runs.alive import is_alive, lock_of
 from logax._runs.database import is_candidate, opened
 from logax._runs.errors import RunsError
 from logax._runs.format import FINISHED
+from logax._runs.locks import is_alive, lock_of
 from logax._runs.writer import Writer
 
 if TYPE_CHECKING:

@@ -22,12 +22,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from logax._errors import warn_user
-from logax._runs.alive import is_alive, noted_progress
 from logax._runs.checksums import row_checksum
-from logax._runs.database import opened, size_damage
+from logax._runs.database import lacks_log, opened, size_damage
 from logax._runs.errors import ChecksumError, Damage, DamageWarning, RemovedError
 from logax._runs.format import COUNTED, CRASHED, FINISHED
 from logax._runs.layouts import Layout, layout_from
+from logax._runs.locks import is_alive, noted_progress
 from logax._runs.texts import from_json
 
 _SMALL = 4096  # bytes that are read with the row, whatever is wanted of them
@@ -124,6 +124,11 @@ class Source:
         self._seen: tuple[int, ...] | None = None
         self._first: tuple[Any, ...] | None = None  # run of the file, which never changes
 
+    @property
+    def is_damaged(self) -> bool:
+        """True if damage was found."""
+        return bool(self._reported)
+
     def report(self, damage: Damage) -> None:
         """Report damage, unless that was done before."""
         if damage not in self._reported:
@@ -160,9 +165,15 @@ class Source:
         if commits > self._catalog.commits:
             which = f"the last {missing} of {records} records" if missing > 0 else "the last rows"
             self.report(Damage(self.path, f"{which} that its writer made safe are missing"))
-        why = size_damage(self.path, connection)
-        if why is not None:
+        elif not (self._catalog.parts or self.is_damaged) and lacks_log(self.path, connection):
+            why = (
+                "it has no runs. Its process was killed before it wrote any, or its log, "
+                f"{os.path.basename(self.path)}-wal, was not copied with it"
+            )
             self.report(Damage(self.path, why))
+        damage = size_damage(self.path, connection)
+        if damage is not None:
+            self.report(Damage(self.path, damage))
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[sqlite3.Connection]:
@@ -407,7 +418,13 @@ def portion_row(row: Sequence[Any]) -> Row:
 
 
 class Look:
-    """A file while it is open."""
+    """A file while it is open.
+
+    Attributes:
+      has_damaged_layouts: True once a layout was asked for and is damaged.
+    """
+
+    has_damaged_layouts = False
 
     def __init__(
         self,
@@ -434,6 +451,15 @@ class Look:
         """Return the form of records."""
         return self.catalog.layout(self.connection, number)
 
+    def intact_layout(self, number: int) -> Layout | None:
+        """Return a layout, or report that it is damaged and return None."""
+        try:
+            return self.catalog.layout(self.connection, number)
+        except ChecksumError as error:
+            self.has_damaged_layouts = True
+            self.report(Damage(self.path, f"{error}, and the batches that need it are left out"))
+            return None
+
     def members(self, runs: Collection[int]) -> dict[int, list[Member]]:
         """Return by family the streams of some runs, in the order of their places."""
         return self.catalog.members(runs)
@@ -452,13 +478,8 @@ class Look:
         return self._whole_layouts(dict.fromkeys(row.layout for row in rows))
 
     def _whole_layouts(self, numbers: Iterable[int]) -> list[Layout]:
-        found = []
-        for number in numbers:
-            try:
-                found.append(self.layout(number))
-            except ChecksumError as error:
-                self.report(Damage(self.path, str(error)))
-        return found
+        found = (self.intact_layout(number) for number in numbers)
+        return [layout for layout in found if layout is not None]
 
     def heads(self, families: Collection[int]) -> list[Row]:
         """Return the portions of families without their data, in the order in which they came."""

@@ -118,10 +118,7 @@ class Branch:
         self._try("flush", records, self.sink.flush)
 
     def _ended(self) -> None:
-        try:
-            self.sink.end()
-        except BaseException as error:  # noqa: BLE001 - told to whoever asks next
-            self._fail("end", 0, error, is_final=True)
+        self._try("end", 0, self.sink.end, is_final=True)
 
     def _of_open_runs(self, portion: Portion) -> Portion:
         """Return the portion without runs that could not be opened; count the records of those."""
@@ -166,13 +163,20 @@ class Branch:
             self._flush()
         self._streams.clear()  # which keep runs
 
-    def _try(self, what: str, records: int, job: Callable[..., Any], *arguments: Any) -> bool:
+    def _try(
+        self,
+        what: str,
+        records: int,
+        job: Callable[..., Any],
+        *arguments: Any,
+        is_final: bool = False,
+    ) -> bool:
         current = self._worker or worker
         current.running = (f"`{self.name}`, at", job)
         try:
             job(*arguments)
         except BaseException as error:  # noqa: BLE001 - told to whoever asks next
-            self._fail(what, records, error)
+            self._fail(what, records, error, is_final)
             return False
         finally:
             current.running = None

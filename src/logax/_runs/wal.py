@@ -18,7 +18,7 @@ _MAGIC = 0x377F0682  # its lowest bit: whether checksums take numbers as big-end
 _MAX_PAGE = 65536
 
 
-class LogState(NamedTuple):
+class WalState(NamedTuple):
     """What a log holds.
 
     Attributes:
@@ -30,15 +30,15 @@ class LogState(NamedTuple):
     pages: frozenset[int]
 
 
-def check_log(path: str) -> LogState:
+def check_wal(path: str) -> WalState:
     """Check a log; one that is empty, or not there, is whole."""
     try:
         with open(path, "rb") as file:
             header = file.read(_HEADER)
             if not header:
-                return LogState(None, frozenset())
+                return WalState(None, frozenset())
             if len(header) < _HEADER:
-                return LogState("its header is cut off", frozenset())
+                return WalState("the header of its log is cut off", frozenset())
             magic, _, size, _, *salts, one, two = struct.unpack(">8I", header)
             order = ">" if magic & 1 else "<"
             if (
@@ -47,7 +47,7 @@ def check_log(path: str) -> LogState:
                 or size & (size - 1)
                 or _checksum(header[:24], (0, 0), order) != (one, two)
             ):
-                return LogState("its header is damaged", frozenset())
+                return WalState("the header of its log is damaged", frozenset())
             pages: set[int] = set()
             sums, number = (one, two), 0
             broken = None
@@ -61,10 +61,10 @@ def check_log(path: str) -> LogState:
                         continue
                     broken = number
                 if salt_1 == salts[0] or salt_2 == salts[1]:
-                    return LogState(f"it is damaged from page {broken} of it on", frozenset(pages))
-            return LogState(None, frozenset(pages))
+                    return WalState(f"its log is damaged from frame {broken} on", frozenset(pages))
+            return WalState(None, frozenset(pages))
     except FileNotFoundError:
-        return LogState(None, frozenset())
+        return WalState(None, frozenset())
 
 
 def _checksum(data: bytes, start: tuple[int, int], order: str) -> tuple[int, int]:
