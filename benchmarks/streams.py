@@ -222,7 +222,7 @@ def _without_lanes(scalars: int, buffer: int) -> tuple[Side, Side]:
     return split, tapped(function, x, buffer, lanes="batch", timed=Delivered)
 
 
-class _Unlike(Case):
+class UncheckedCase(Case):
     """A row whose sides have different results."""
 
     def _check(self, by_hand: Any, logax: Any) -> None:
@@ -246,5 +246,7 @@ CASES = [
     Case(_SPOOL, "vmap of 1,024 lanes", None if ON_GPU else 1.3, _lanes),
     Case(_BATCH, "buffer=64, 10 scalars, until delivered", 1.1, lambda: _without_lanes(10, BUFFER)),
     Case(_BATCH, "buffer=1, 1 scalar, until delivered", 1.1, lambda: _without_lanes(1, 1)),
-    _Unlike("tap(f), 1,024 lanes against 1", "buffer=64", 3.0 if ON_GPU else None, _more_lanes),
+    UncheckedCase(
+        "tap(f), 1,024 lanes against 1", "buffer=64", 3.0 if ON_GPU else None, _more_lanes
+    ),
 ]

@@ -31,6 +31,7 @@ from benchmarks.streams import (
     ON_GPU,
     Delivered,
     Stream,
+    UncheckedCase,
     call_back,
     ignore,
     log_scalars,
@@ -242,13 +243,6 @@ def _callback_against_default() -> tuple[Side, Side]:
     return _Scaled(theirs, x), Delivered(ours, x)
 
 
-class _Unlike(Case):
-    """A row whose sides run for different numbers of steps."""
-
-    def _check(self, by_hand: Any, logax: Any) -> None:
-        pass
-
-
 _DEFAULT = "tap(f), the default buffer"
 
 CASES = [
@@ -257,7 +251,7 @@ CASES = [
     Case(_DEFAULT, "steps of 20 µs, against buffer=64", 1.05, lambda: _default_against_64(20)),
     Case(_DEFAULT, "steps of 1 ms, against buffer=64", 1.05, lambda: _default_against_64(1000)),
     Case(_DEFAULT, "tiny steps, against spool(f)", None, _spool_against_default),
-    _Unlike(
+    UncheckedCase(
         _DEFAULT,
         "until delivered, against jax.debug.callback (a twentieth of it)",
         None,

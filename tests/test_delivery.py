@@ -402,7 +402,7 @@ def test_the_next_call_in_a_jitted_program_does_not_hide_it() -> None:
     assert tapped(3.0) == 4.0
     with pytest.raises(logax.DeliveryError, match=r"at 1\.0") as caught:
         logax.flush()
-    assert caught.value.__notes__ == ["It raised for 1 more records after that one."]
+    assert caught.value.__notes__ == ["It raised for 1 more record after that one."]
 
 
 def test_a_callback_that_raises_for_each_record_says_how_often() -> None:
@@ -486,7 +486,7 @@ def test_on_error_warn_makes_one_warning_of_it() -> None:
         run()
     (warning,) = caught
     assert "`x`" in str(warning.message)
-    assert str(warning.message).endswith(" It raised for 1 more records after that one.")
+    assert str(warning.message).endswith(" It raised for 1 more record after that one.")
     assert warning.filename == __file__
     assert got == [0.0]
 

@@ -18,7 +18,7 @@ import pytest
 
 import logax
 from delivery_processes import finish, start
-from logax._delivery.shutdown import named
+from logax._delivery.shutdown import describe_callable
 from logax._delivery.worker import Worker
 from logax.storage import HDF5StorageReader
 
@@ -64,6 +64,16 @@ def _arrived(folder: Path) -> int:
 def _line_of(process: subprocess.Popen[str]) -> str:
     assert process.stdout is not None
     return process.stdout.readline().strip()
+
+
+def _errors_of_terminated(program: str, folder: Path, line: str) -> str:
+    """Terminate a program when it has printed a line; return what it printed as errors."""
+    process = start(program, folder)
+    assert _line_of(process) == line
+    process.terminate()
+    code, _, err = finish(process)
+    assert code == -signal.SIGTERM
+    return err
 
 
 def _terminate_stream(folder: Path) -> tuple[int, int]:
@@ -198,11 +208,7 @@ def test_sigterm_waits_no_longer_than_its_limit_and_says_what_is_lost(tmp_path: 
         logax.tap(lambda x: count(x, 3), stuck)(0).block_until_ready()
         threading.Event().wait()
     """
-    process = start(program, tmp_path)
-    assert _line_of(process) == "stuck"
-    process.terminate()
-    code, _, err = finish(process)
-    assert code == -signal.SIGTERM
+    err = _errors_of_terminated(program, tmp_path, "stuck")
     assert re.fullmatch(
         r"logax: SIGTERM ends the process after 0\.2 s waiting for the callback `stuck` "
         r"\(<string>:\d+\), with up to 3 records to deliver, which are lost\.\n",
@@ -220,11 +226,7 @@ def test_sigterm_tells_of_an_error_that_nobody_was_told_of(tmp_path: Path) -> No
         print("ready", flush=True)
         threading.Event().wait()
     """
-    process = start(program, tmp_path)
-    assert _line_of(process) == "ready"
-    process.terminate()
-    code, _, err = finish(process)
-    assert code == -signal.SIGTERM
+    err = _errors_of_terminated(program, tmp_path, "ready")
     assert err.startswith("logax: SIGTERM ends the process, and delivery had failed before:\nTrace")
     assert "The callback `callback` raised KeyError: 'http://***@host'." in err
     assert "It raised for 2 more records after that one." in err
@@ -358,13 +360,16 @@ def test_what_is_waited_for_is_named_with_its_place() -> None:
 
     here = f"{__file__}:{callback.__code__.co_firstlineno}"
     name = "test_what_is_waited_for_is_named_with_its_place.<locals>.callback"
-    assert named(("the callback", callback)) == f"the callback `{name}` ({here})"
-    assert named(("the callback", functools.partial(callback))) == f"the callback `{name}` ({here})"
+    assert describe_callable(("the callback", callback)) == f"the callback `{name}` ({here})"
+    assert (
+        describe_callable(("the callback", functools.partial(callback)))
+        == f"the callback `{name}` ({here})"
+    )
     line = _Called.__call__.__code__.co_firstlineno
-    assert named(("the callback", _Called())) == (
+    assert describe_callable(("the callback", _Called())) == (
         f"the callback `_Called.__call__` ({__file__}:{line})"
     )
-    assert named(("the callback", [].append)) == "the callback `list.append`"
+    assert describe_callable(("the callback", [].append)) == "the callback `list.append`"
 
 
 def test_sigterm_seconds_that_are_wrong_are_refused() -> None:

@@ -235,6 +235,42 @@ def test_pytrees_arrive_with_their_structure() -> None:
     assert one["nothing"] == {}
 
 
+def _log_empty_trees(x: Any) -> Any:
+    def body(carry: Any, i: Any) -> Any:
+        logax.log({"x": carry}, step=i)
+        logax.log({"t": {}})
+        return carry + 1, None
+
+    return lax.scan(body, x, jnp.arange(2))[0]
+
+
+@pytest.mark.parametrize("options", [{}, {"buffer": 1}, {"buffer": 3}, {"lanes": "batch"}])
+def test_a_log_without_leaves_arrives_between_the_others(options: dict[str, Any]) -> None:
+    out, got = run(_log_empty_trees, jnp.int32(5), **options)
+    assert out == 7
+    assert [dict(one) for one in got] == [{"x": 5}, {"t": {}}, {"x": 6}, {"t": {}}]
+
+
+@pytest.mark.parametrize("buffer", [1, 3, 64])
+def test_a_log_without_leaves_arrives_for_each_lane(buffer: int) -> None:
+    got: list[logax.record] = []
+    jax.vmap(logax.tap(_log_empty_trees, got.append, buffer=buffer))(jnp.array([5, 8]))
+    logax.flush()
+    for lane, first in enumerate([5, 8]):
+        own = [dict(one) for one in got if one.lane == (lane,)]
+        assert own == [{"x": first}, {"t": {}}, {"x": first + 1}, {"t": {}}]
+    assert len(got) == 8
+
+
+def test_a_log_without_leaves_arrives_once_for_a_whole_batch_of_lanes() -> None:
+    got: list[logax.record] = []
+    jax.vmap(logax.tap(_log_empty_trees, got.append, lanes="batch"))(jnp.array([5, 8]))
+    logax.flush()
+    assert [list(one) for one in got] == [["x"], ["t"], ["x"], ["t"]]
+    assert [dict(one) for one in got[1::2]] == [{"t": {}}] * 2
+    assert [one["x"].tolist() for one in got[::2]] == [[5, 8], [6, 9]]
+
+
 def test_prng_keys_arrive_as_keys() -> None:
     def function(key: Any) -> None:
         logax.log({"key": key, "keys": jax.random.split(key, 2)})

@@ -2,7 +2,9 @@
 
 Errors of services quote the URL that was used, and a URL may hold a password, a token, or be a
 secret as a whole, as those of webhooks are. `redacted` replaces these parts with `***`; host and
-port stay. The patterns rather hide too much than too little.
+port stay. It also replaces the values of secret parameters, settings and headers, which it knows by
+their names. Where a text is ambiguous, the patterns rather hide too much than too little; but names
+and numbers that programs log, such as `token_accuracy=0.5`, stay.
 """
 
 from __future__ import annotations
@@ -13,29 +15,87 @@ import traceback
 HIDDEN = "***"
 
 _END = r"\s'\"<>`"  # characters that end a URL in running text
+_QUOTE = r"['\"`]"
+_QUOTED = r"'[^'\n]+'|\"[^\"\n]+\"|`[^`\n]+`"
+_INNER_QUOTE = rf"{_QUOTE}(?=\w)"  # a quote within a word, which does not end it
+_HIDDEN = re.escape(HIDDEN)
+# A number after a host: a port, unless an "@" in the next word says that it begins a password.
+_PORT = rf"\d{{1,5}}(?=[/?#,;:.)\]}}>]|{_QUOTE}(?:[\s,;:.)\]}}>]|$)|\s+[^\s@]*(?:\s|$)|$)"
+_MEASURED = r"[-+]?(?:\d+\.\d*|\.\d+|nan|inf)(?:e[-+]?\d+)?(?![^\s,;&#)\]}'\"])"  # not a secret
+_UNSET = r"(?:None|null|True|False)\b"
+
+_WEBHOOK = (
+    re.compile(
+        # The host, or the words of `urllib3` and of servers before a path; then any first folders.
+        rf"(\bhttps?://(?:{_HIDDEN}@)?[\w.\-\[\]]+(?::\d+)?"
+        r"|\burl: ?|\b(?:GET|POST|PUT|PATCH|HEAD) )"
+        rf"(?:/[^/?#{_END}]*)*?/(?:services/|hooks/|\w*webhook|bot\d+:)[^{_END}]*",
+        re.IGNORECASE,
+    ),
+    rf"\1/{HIDDEN}",
+)
 _PATTERNS = (
-    # The user and the password of a URL. A password may hold "/" and "@", although it should not.
-    (re.compile(rf"(\b[a-z][a-z0-9+.\-]*://)[^{_END}]*@", re.IGNORECASE), rf"\1{HIDDEN}@"),
-    # Webhooks, whose path is the secret: Slack, Mattermost, Discord, Teams, Telegram.
+    # Webhooks, whose path is the secret: Slack, Mattermost, Discord, Teams, Telegram. Those of
+    # Teams hold "@", so they come before the passwords of URLs, and again after these.
+    _WEBHOOK,
+    (re.compile(rf"(\bhooks\.slack\.com(?::\d+)?)/[^{_END}]*", re.IGNORECASE), rf"\1/{HIDDEN}"),
+    # The user and the password of a URL. A password may hold "/", "@", quotes and spaces, although
+    # it should not.
     (
         re.compile(
-            rf"(\bhttps?://[^/{_END}]+)/(?:services|hooks|api/(?:v\d+/)?webhooks|webhook\w*|bot\d+:)"
-            rf"[^{_END}]*",
+            rf"(\b[a-z][a-z0-9+.\-]{{0,30}}://)(?!{_HIDDEN}@)"
+            rf"(?:(?:[^{_END}]|{_INNER_QUOTE}){{0,2048}}@"
+            rf"|[^/?#:{_END}]*:(?!{_PORT})[^\n]{{0,256}}?@(?:[^{_END}]*@)?)",
             re.IGNORECASE,
         ),
-        rf"\1/{HIDDEN}",
+        rf"\1{HIDDEN}@",
     ),
-    # Parameters of a query whose name says that they are secret.
+    _WEBHOOK,
+    # The path of a webhook without its host.
     (
         re.compile(
-            rf"([?&;][^=&;#{_END}]*(?:token|key|secret|passw|pwd|auth|sig|cred|session|jwt)"
-            rf"[^=&;#{_END}]*=)[^&;#{_END}]+",
+            rf"(?:(?<![\w.~\-/*])/{{1,2}}(?:services|hooks|webhooks?)/"
+            rf"|/{{1,2}}api/(?:v\d+/)?webhooks/|/{{1,2}}bot\d+:)[^{_END}]+",
+            re.IGNORECASE,
+        ),
+        f"/{HIDDEN}",
+    ),
+    # Parameters of a query or fragment whose name says that they are secret.
+    (
+        re.compile(
+            rf"([?&;#][^=&;#{_END}]*(?:token|key|secret|passw|pwd|auth|sig|cred|session|jwt)"
+            rf"[^=&;#{_END}]*=)(?!{_MEASURED})"
+            rf"(?:{_QUOTED}|{_QUOTE}?(?:[^&;#{_END}]|{_INNER_QUOTE})+)",
             re.IGNORECASE,
         ),
         rf"\1{HIDDEN}",
     ),
     # The header of a request, as servers quote it.
+    (
+        re.compile(
+            rf"\b(authorization['\"]?\s?[:=]\s?{_QUOTE}?(?:[a-z][\w\-]*[ ]+)?)"
+            rf"(?:(?<=\w)=\"[^\s\",:]+\"|[^,{_END}]|,[ ]?(?=\w+=))+",
+            re.IGNORECASE,
+        ),
+        rf"\1{HIDDEN}",
+    ),
     (re.compile(r"\b(Basic|Bearer)\s+[A-Za-z0-9+/=._~\-]{6,}", re.IGNORECASE), rf"\1 {HIDDEN}"),
+    # Other headers, settings and variables whose whole name says that they are secret. A word after
+    # a colon that begins a sentence is not a value.
+    (
+        re.compile(
+            r"((?:\bx-(?:[\w\-]{0,40}-)?(?:key|token|secret|auth)['\"]?\s?[:=]\s?"
+            r"|(?:passw(?:or)?d|passphrase|(?<![a-z0-9])(?:(?:client[_\-]?)?secret"
+            r"|(?:api|access|secret|private|account|auth)[_\-]?key"
+            r"|(?:access|api|auth|bearer|bot|hf|id|private|refresh|secret|security|session|tracking)"
+            r"[_\-]?token|(?<![\w.\-])token(?=['\"]?\s?=|['\"]:)))"
+            r"['\"]?\s?(?:=|:(?!\s?[a-z]+[,.]? [a-z]))\s?)"
+            rf"(?!=|{_HIDDEN}|{_UNSET}|{_MEASURED}))"
+            rf"(?:{_QUOTED}|{_QUOTE}?(?:[^{_END}]|{_INNER_QUOTE})+?(?=[),.;:\]}}]*(?:[{_END}]|$)))",
+            re.IGNORECASE,
+        ),
+        rf"\1{HIDDEN}",
+    ),
 )
 
 

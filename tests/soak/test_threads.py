@@ -172,7 +172,7 @@ class Told:
         for error in errors:
             assert isinstance(error.__cause__, MineError)
             notes = " ".join(getattr(error, "__notes__", []))
-            self.numbers.append(1 + sum(map(int, re.findall(r"for (\d+) more records", notes))))
+            self.numbers.append(1 + sum(map(int, re.findall(r"for (\d+) more record", notes))))
         return not errors
 
 

@@ -9,7 +9,13 @@ import weakref
 from collections.abc import Callable
 
 from logax._checks import at_least, in_seconds, one_of
-from logax._delivery.shutdown import at_termination, fail_exit, say, say_error, watcher
+from logax._delivery.shutdown import (
+    drained_at_termination,
+    fail_exit,
+    report,
+    report_error,
+    watcher,
+)
 from logax._delivery.troubles import troubles
 from logax._delivery.worker import WHEN_FULL, Worker, worker
 
@@ -121,7 +127,7 @@ def before_flush(await_programs: Callable[[float | None], bool]) -> None:
 def drained_by_flush(other: Worker) -> None:
     """Have every `flush` wait for this worker too, as long as it lives."""
     _others.append(weakref.ref(other, _others.remove))
-    at_termination(other, "safe", _nothing)
+    drained_at_termination(other)
 
 
 def _workers() -> list[Worker]:
@@ -143,11 +149,11 @@ def wait_at_exit(wait: Callable[[], None]) -> None:
     except KeyboardInterrupt:
         waiting = sum(each.waiting_records for each in _workers())
         lost = f"the exit was interrupted, and up to {waiting} records were not delivered."
-        say(lost + fail_exit())
+        report(lost + fail_exit())
     except BaseException as error:  # noqa: BLE001 - there is nobody left to raise it to
         untold = "delivery failed, and nothing had raised that before the exit. "
         advice = "Call `logax.flush()` at the end of the program to handle it there."
-        say_error(untold + advice + fail_exit(), error)
+        report_error(untold + advice + fail_exit(), error)
 
 
 def _flush_at_exit() -> None:
@@ -160,14 +166,10 @@ class _Exit:
     was_interrupted = False
 
 
-def _nothing() -> None:
-    pass
-
-
 _exit = _Exit()
 _before_flush: list[Callable[[float | None], bool]] = []
 _discarding = threading.Lock()
 _others: list[weakref.ref[Worker]] = []
 troubles.queue_bytes = worker.limit
-at_termination(worker, "safe", _nothing)
+drained_at_termination(worker)
 atexit.register(_flush_at_exit)

@@ -115,7 +115,8 @@ def _split(batch: Batch) -> Iterator[_One]:
             for arrays in batch.columns
         ]
         for site, row, _ in batch.order.tolist():
-            yield sites[site], rows[site][row], (), None
+            # A log without leaves or steps has no arrays, and so no rows either.
+            yield sites[site], rows[site][row] if batch.columns[site] else (), (), None
         return
     numbers = list(itertools.product(*map(range, batch.lanes)))
     for site, row, lane in batch.order.tolist():

@@ -183,6 +183,11 @@ class Watcher:
                 notice = time.monotonic() + pause
 
 
+def drained_at_termination(other: Worker) -> None:
+    """Have SIGTERM wait until a worker has done its jobs, as long as the worker lives."""
+    _jobs[0].setdefault(other, [])
+
+
 def at_termination(on: Worker, kind: str, job: Callable[[], None]) -> None:
     """Have a job done on a worker before SIGTERM ends the process, as long as the worker lives.
 
@@ -191,6 +196,7 @@ def at_termination(on: Worker, kind: str, job: Callable[[], None]) -> None:
       kind: "safe" makes records safe, and comes first; "close" closes what is open.
       job: A function, or a method, whose object is not kept alive by this.
     """
+    drained_at_termination(on)
     jobs = _jobs[_KINDS.index(kind)].setdefault(on, [])
     jobs[:] = [kept for kept in jobs if kept() is not None]
     jobs.append(weakref.WeakMethod(job) if hasattr(job, "__self__") else lambda: job)
@@ -202,26 +208,27 @@ def _terminate(seconds: float) -> None:
     try:
         reached = True
         for jobs in _jobs:
-            for each in _in_order(jobs):
+            for each in _delivery_worker_first(jobs):
                 for kept in list(jobs[each]):
                     job = kept()
                     if job is not None:
                         each.put(0, job, waits=False)
-            for each in _in_order(_jobs[0]):  # the first gives jobs to the others
+            for each in _delivery_worker_first(_jobs[0]):  # the first gives jobs to the others
                 reached = each.reach(deadline) and reached
             # What the program still says came after the signal, and finds no run open.
             worker.discards = True
         if not reached:
-            say(f"SIGTERM ends the process after {seconds:g} s {_waiting()}, which are lost.")
+            report(f"SIGTERM ends the process after {seconds:g} s {_waiting()}, which are lost.")
         try:
             troubles.tell()
         except Exception as error:  # noqa: BLE001 - there is nobody to raise it to
-            say_error("SIGTERM ends the process, and delivery had failed before:", error)
+            report_error("SIGTERM ends the process, and delivery had failed before:", error)
     finally:
         _end_by_signal()
 
 
-def _in_order(jobs: weakref.WeakKeyDictionary[Worker, Any]) -> list[Worker]:
+def _delivery_worker_first(jobs: weakref.WeakKeyDictionary[Worker, Any]) -> list[Worker]:
+    """Return the workers, with the one that gives jobs to the others first."""
     return sorted(jobs, key=lambda each: each is not worker)
 
 
@@ -242,23 +249,23 @@ def _end_by_signal() -> None:
 
 def _tell_what_exit_waits_for() -> None:
     if _busy():
-        say(f"the exit is {_waiting()}. Ctrl-C ends the wait, and they are lost.")
+        report(f"the exit is {_waiting()}. Ctrl-C ends the wait, and they are lost.")
 
 
 def _busy() -> list[Worker]:
-    return [each for each in _in_order(_jobs[0]) if not each.is_done()]
+    return [each for each in _delivery_worker_first(_jobs[0]) if not each.is_done()]
 
 
 def _waiting() -> str:
     """Say which callbacks and sinks are at work, and how many records wait for them."""
     names = [each.running for each in _busy()]
-    at_work = ", ".join(named(each) for each in names if each is not None)
+    at_work = ", ".join(describe_callable(each) for each in names if each is not None)
     records = sum(each.waiting_records for each in _busy())
     return f"waiting for {at_work or 'records'}, with up to {records} records to deliver"
 
 
-def named(running: tuple[str, Any]) -> str:
-    """Return what a callback or a sink is called, with the file and line of its code."""
+def describe_callable(running: tuple[str, Any]) -> str:
+    """Return the name of a callback or a sink, with the file and line of its code."""
     kind, call = running
     inner = call
     while hasattr(inner, "func"):  # of `functools.partial`
@@ -270,7 +277,7 @@ def named(running: tuple[str, Any]) -> str:
     return f"{kind} `{getattr(inner, '__qualname__', repr(inner))}`{where}"
 
 
-def say(text: str) -> None:
+def report(text: str) -> None:
     """Print to the standard error, where nobody is left to raise to."""
     if sys.stderr is not None:
         with contextlib.suppress(OSError, ValueError):  # it is closed
@@ -278,9 +285,9 @@ def say(text: str) -> None:
             sys.stderr.flush()
 
 
-def say_error(text: str, error: BaseException) -> None:
+def report_error(text: str, error: BaseException) -> None:
     """Print this, and the error with its traceback."""
-    say(f"{text}\n{''.join(traceback.format_exception(error)).rstrip()}")
+    report(f"{text}\n{''.join(traceback.format_exception(error)).rstrip()}")
 
 
 class _FailingStream:

@@ -98,7 +98,8 @@ class Troubles:
     def _told(self, who: Any) -> tuple[DeliveryError, bool]:
         (error, raises), more = self._errors.pop(who), self._more.pop(who, 0)
         if more:
-            error.add_note(f"It raised for {more} more records after that one.")
+            records = "record" if more == 1 else "records"
+            error.add_note(f"It raised for {more} more {records} after that one.")
         return error, raises
 
 

@@ -62,7 +62,7 @@ def tap(
         `vmap` and other transformations, and on several devices, each record leaves by itself.
       lanes: Under `vmap`, "split": a record for each lane; or "batch": one for all lanes, with
         these in front of every value.
-      on_error: What the callback raises comes out of `flush` and of the next call; with "warn" it
+      on_error: What the callback raises comes out of `flush` or of a later call; with "warn" it
         is a warning instead, printed to standard error where warnings are errors.
       static_argnums: Positions of arguments whose numbers are static too.
       static_argnames: Names of such arguments.

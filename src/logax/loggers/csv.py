@@ -124,7 +124,7 @@ class CSVSink(TextSink):
         if not self._first_row:
             self._first_row = _first_records(fd)[1]
 
-    def _knows(self, fd: int) -> bool:
+    def _is_same_file(self, fd: int) -> bool:
         """Whether it is the table, perhaps with columns that another process has added."""
         header, row = _first_records(fd)
         columns = fields(header) if header else []

@@ -107,7 +107,7 @@ class JSONLSink(TextSink):
         self._head = os.pread(fd, _HEAD_BYTES, 0)
         return os.fstat(fd).st_size
 
-    def _knows(self, fd: int) -> bool:
+    def _is_same_file(self, fd: int) -> bool:
         found = os.pread(fd, len(self._head), 0)
         return self._head.startswith(found)
 

@@ -86,10 +86,6 @@ class FileChangedError(OSError):
     records_lost = 0
 
 
-class ForeignFileError(OSError):
-    """Another program put a file in the place of ours, and nothing was added to that."""
-
-
 @contextlib.contextmanager
 def telling_loss(what: str, path: str, records: int) -> Iterator[None]:
     """Have an error of the system say what was lost, and where."""

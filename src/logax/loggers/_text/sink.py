@@ -3,7 +3,7 @@
 Records are gathered, and added to the end of the file when they are flushed. A file that some other
 program wrote is refused when the sink is made. Whoever derives from it says of which logger it is
 (`logger_name`), what a file of its own begins with (`_check`), how its records become lines
-(`flush`), which runs are in a file (`_runs_of`), and how to know the file again (`_knows`).
+(`flush`), which runs are in a file (`_runs_of`), and how to recognise the file (`_is_same_file`).
 
 Another program may change the file between two additions. Each addition compares the size and the
 beginning of the file with those after the one before. (An inode says less: the system gives that of
@@ -24,13 +24,7 @@ from collections.abc import Callable, Mapping
 from typing import BinaryIO, ClassVar
 
 from logax._delivery.forks import renew_after_fork
-from logax.loggers._text.files import (
-    FileChangedError,
-    ForeignFileError,
-    locked,
-    telling_loss,
-    writable,
-)
+from logax.loggers._text.files import FileChangedError, locked, telling_loss, writable
 from logax.loggers._text.gathered import Gathered
 from logax.loggers.sink import KnownRuns, Portion, Sink
 
@@ -99,7 +93,7 @@ class TextSink(Sink):
         """Say what another program did to the file since the last addition, if anything.
 
         Raises:
-          ForeignFileError: It is not the file of this sink any more.
+          OSError: It is not the file of this sink any more.
         """
         size = os.fstat(fd).st_size
         if not self._added:
@@ -113,8 +107,8 @@ class TextSink(Sink):
                 "deleted, moved or emptied by another program: the {} records that it had written "
                 "are not there any more, and the file was begun again."
             )
-        if not self._knows(fd):
-            raise ForeignFileError(
+        if not self._is_same_file(fd):
+            raise OSError(
                 "another program put something else in its place, and nothing is added to that. "
                 "Move it away, and a new file is begun."
             )
@@ -125,7 +119,7 @@ class TextSink(Sink):
             )
         return ""
 
-    def _knows(self, fd: int) -> bool:
+    def _is_same_file(self, fd: int) -> bool:
         """Whether a file begins as it did after the last addition."""
         raise NotImplementedError
 
