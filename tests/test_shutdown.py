@@ -330,13 +330,13 @@ def test_an_exit_that_waits_says_for_what_and_an_interrupt_ends_it(tmp_path: Pat
 
         loggers = [JSONLLogger(f"{number}.jsonl") for number in range(3)]
         states = [logger.init(jax.random.key(0)) for logger in loggers]  # each ends at exit
-        logax.tap(lambda x: count(x, 30), stuck)(0).block_until_ready()
+        logax.tap(lambda x: count(x, 10), stuck)(0).block_until_ready()
     """
     process = start(program, tmp_path)
     assert process.stderr is not None
     for _ in range(2):
         assert re.fullmatch(
-            r"logax: the exit is waiting for the callback `stuck` \(<string>:\d+\), with up to 30 "
+            r"logax: the exit is waiting for the callback `stuck` \(<string>:\d+\), with up to 10 "
             r"records to deliver\. Ctrl-C ends the wait, and they are lost\.",
             process.stderr.readline().rstrip("\n"),
         )
@@ -345,7 +345,7 @@ def test_an_exit_that_waits_says_for_what_and_an_interrupt_ends_it(tmp_path: Pat
     assert code == 120
     lines = [line for line in err.splitlines() if "the exit is waiting" not in line]
     assert lines == [
-        "logax: the exit was interrupted, and up to 30 records were not delivered. "
+        "logax: the exit was interrupted, and up to 10 records were not delivered. "
         "The exit status is 120."
     ]
 
