@@ -30,7 +30,10 @@ def machine_facts() -> Mapping[str, Any]:
 @functools.cache
 def _device_kind() -> str:
     """Asked for once: in a process that was forked, JAX may wait for threads that are not there."""
-    return str(jax.devices()[0].device_kind)
+    try:
+        return str(jax.devices()[0].device_kind)
+    except RuntimeError:  # JAX finds no device, which it tells whoever computes
+        return "none"
 
 
 os.register_at_fork(after_in_child=machine_facts.cache_clear)
