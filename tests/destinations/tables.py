@@ -10,6 +10,7 @@ from logax.testing import Seen
 STEPS = ("step", "episode", "update")
 """The steps of the cases: a table does not say which of its columns are steps."""
 
+_QUOTED_FORMULA = re.compile(r"\A'(?='*[=+\-@\t\r])")  # spreadsheets run none
 _TAKEN = re.compile(r"(run|lane|shard|event)_+\Z")
 
 
@@ -48,7 +49,9 @@ def read_csv(path, names=None):
     runs = {}
     for row in table.to_dict("records"):
         run = row.pop("run") if names is None else names[row.pop("run")]
-        record = {name: json.loads(cell) for name, cell in row.items() if cell}
+        record = {
+            _QUOTED_FORMULA.sub("", name): json.loads(cell) for name, cell in row.items() if cell
+        }
         runs.setdefault(run, []).append(record)
     return {run: Seen(columns_of(records)) for run, records in runs.items()}
 
