@@ -1,9 +1,11 @@
 """SQLite's log beside a file of runs, the `-wal` file, checked for damage that SQLite passes over.
 
 SQLite reads a log up to the first frame whose checksum does not agree, and says nothing about the
-rest: that is how it finds the end. A writer that was killed leaves whole frames, of which the last
-ones may lack their commit, and behind them frames of an earlier turn, which have other salts. A
-frame with a salt of the current turn and a wrong checksum is therefore damage.
+rest: that is how it finds the end. Behind the last commit a killed writer may leave anything: a
+frame of which only the head was written, frames whose checksums SQLite corrects before it commits,
+and frames of an earlier turn, which have other salts. A frame with a wrong checksum is therefore
+damage only if a commit of the current turn comes after it. If the last commit itself is damaged,
+the number of commits in the lock of the file tells.
 """
 
 from __future__ import annotations
@@ -53,14 +55,14 @@ def check_wal(path: str) -> WalState:
             broken = None
             while len(frame := file.read(_FRAME + size)) == _FRAME + size:
                 number += 1
-                page, _, salt_1, salt_2, one, two = struct.unpack_from(">6I", frame)
+                page, commits, salt_1, salt_2, one, two = struct.unpack_from(">6I", frame)
                 if broken is None:
                     sums = _checksum(frame[:8] + frame[_FRAME:], sums, order)
                     if [salt_1, salt_2] == salts and sums == (one, two):
                         pages.add(page)
                         continue
                     broken = number
-                if salt_1 == salts[0] or salt_2 == salts[1]:
+                elif commits and (salt_1 == salts[0] or salt_2 == salts[1]):
                     return WalState(f"its log is damaged from frame {broken} on", frozenset(pages))
             return WalState(None, frozenset(pages))
     except FileNotFoundError:
