@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import random
 import shutil
+import struct
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -158,3 +159,24 @@ def test_many_flipped_bits_and_cuts_are_never_silent(
     record_property("flips", 100)
     record_property("truncations", 40)
     record_property("outcomes", dict(outcomes))
+
+
+def frame_of(log: Path, *, is_commit: bool) -> bytes:
+    """Return a frame of the current turn of a log, with a wrong checksum."""
+    _, _, size, _, *salts = struct.unpack_from(">6I", log.read_bytes())
+    return struct.pack(">6I", 1, int(is_commit), *salts, 1, 2) + bytes(size)
+
+
+@pytest.mark.parametrize("is_commit", [True, False])
+def test_a_frame_that_a_kill_left_unfinished_is_no_damage(tmp_path: Path, is_commit: bool) -> None:
+    path = write(tmp_path, is_killed=True)
+    expected = content(path)
+    log = path.with_name(f"{path.name}-wal")
+    with log.open("ab") as file:
+        file.write(frame_of(log, is_commit=is_commit))
+        file.write(frame_of(log, is_commit=False))
+    assert are_equal(content(path), expected)
+    with log.open("ab") as file:
+        file.write(frame_of(log, is_commit=True))
+    with pytest.warns(logax.DamageWarning, match="its log is damaged from frame"):
+        assert are_equal(content(path), expected)
