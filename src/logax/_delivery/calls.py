@@ -99,7 +99,7 @@ class Call:
         """
         if self._block_started is not None:  # the first block may have waited for other programs
             self._block_size.adapt(records, time.perf_counter() - self._block_started)
-        return self._block_size.limited(worker.job_records)
+        return self._block_size.limited(worker.job_records if worker.blocks else math.inf)
 
     def start_block_timer(self) -> None:
         """Measure the next block from now on: the program goes on."""

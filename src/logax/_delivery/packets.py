@@ -280,14 +280,14 @@ class Parcel(NamedTuple):
 
         For opened parcels without lanes. A buffer leaves whole, however little is in it.
         """
-        kept = list(self.operands)
-        size, records = OBJECTS, 0
+        kept, records = list(self.operands), 0
         for at, end, _ in self.packet.spans:
             number = int(kept[end + 1])
-            kept[at : end + 1] = [x[:number].copy() for x in kept[at : end + 1]]
-            size += sum(x.nbytes for x in kept[at : end + 1])
+            kept[at : end + 1] = [x[:number] for x in kept[at : end + 1]]
             records += number
-        return self._replace(operands=kept), size, records
+        # Operands may be views of the whole of what arrived.
+        kept = [np.array(x) for x in kept]
+        return self._replace(operands=kept), OBJECTS + sum(x.nbytes for x in kept), records
 
     def owner(self) -> Owner | None:
         """Return whose records these are."""
