@@ -45,6 +45,7 @@ from logax._delivery.worker import worker
 from logax.loggers import SaveLogger
 
 RECORDS = 200_000
+RUNS = 64  # in one compiled call, for the rows of several
 REPETITIONS = 3 if ON_GPU else 7
 TINY_STEPS = 50_000 if ON_GPU else RECORDS  # where two programs are compared
 PART = 20  # of the records, for whom a twentieth takes long enough
@@ -59,10 +60,10 @@ class Measured(NamedTuple):
 
 
 @functools.cache
-def _measured(sink: str, scalars: int, buffer: int | None, repetitions: int) -> Measured:
+def _measured(sink: str, scalars: int, buffer: int | None, runs: int, repetitions: int) -> Measured:
     """Return what a stream takes, after one that is not counted."""
     program, delivered = [], []
-    with _stream(sink, scalars, buffer) as call:
+    with _stream(sink, scalars, buffer, runs) as call:
         for number in range(repetitions + 1):
             start = time.perf_counter()
             jax.block_until_ready(call(jnp.float32(1)))
@@ -76,9 +77,12 @@ def _measured(sink: str, scalars: int, buffer: int | None, repetitions: int) -> 
 
 
 @contextlib.contextmanager
-def _stream(sink: str, scalars: int, buffer: int | None) -> Iterator[Callable[[Any], Any]]:
+def _stream(
+    sink: str, scalars: int, buffer: int | None, runs: int
+) -> Iterator[Callable[[Any], Any]]:
     """Yield a streaming function; afterwards raise unless every record arrived."""
-    function = loop(log_scalars(scalars), steps=RECORDS)
+    steps = RECORDS // runs
+    function = loop(log_scalars(scalars), steps=steps)
     if sink == "a callback":
         last: list[Any] = [0, None]
 
@@ -92,11 +96,18 @@ def _stream(sink: str, scalars: int, buffer: int | None) -> Iterator[Callable[[A
         return
     with tempfile.TemporaryDirectory(prefix="logax-benchmarks-") as folder:
         with contextlib.closing(SaveLogger(folder)) as logger:
-            state = logger.init(jax.random.key(0))
-            yield logger.tap(function, state, buffer=buffer)
-        steps = load(folder)[state.id].logs.step["key0"]
-        if not np.array_equal(steps, np.tile(np.arange(RECORDS), len(steps) // RECORDS)):
-            raise RuntimeError(f"{len(steps)} records are stored, not all of them in order.")
+            if runs == 1:
+                yield logger.tap(function, logger.init(jax.random.key(0)), buffer=buffer)
+            else:
+                states = jax.vmap(logger.init)(jax.random.split(jax.random.key(0), runs))
+                lanes = jax.vmap(
+                    lambda state, x: logger.tap(function, state, buffer=buffer)(x), (0, None)
+                )
+                yield functools.partial(jax.jit(lanes), states)
+        stored = [run.logs.step["key0"] for run in load(folder).values()]
+        expected = np.tile(np.arange(steps), len(stored[0]) // steps)
+        if len(stored) != runs or not all(np.array_equal(expected, each) for each in stored):
+            raise RuntimeError(f"{len(stored)} runs are stored, not all whole and in order.")
 
 
 def _lag(scalars: int, buffer: int | None) -> float:
@@ -128,12 +139,12 @@ class _Row(Case):
     """A figure of a stream against what is allowed.
 
     Attributes:
-      stream: Where records go, the number of scalars, and the buffer.
+      stream: Where records go, the number of scalars, the buffer, and the number of runs.
       allowed: Seconds.
       figure: Takes the figure, in seconds, from what was measured.
     """
 
-    stream: tuple[str, int, int | None] = ("a callback", 1, 1)
+    stream: tuple[str, int, int | None, int] = ("a callback", 1, 1, 1)
     allowed: float = 0.0
     figure: Callable[[Measured], list[float]] = lambda measured: measured.program
 
@@ -158,9 +169,16 @@ def _rows(sink: str, scalars: int) -> Iterator[Case]:
     of = "1 scalar" if scalars == 1 else f"{scalars} scalars"
     least = 60_000 if sink == "a callback" else 80_000
 
-    def row(buffer: int | None, name: str, allowed: float, figure: Any, goal: bool = True) -> Case:
+    def row(
+        buffer: int | None,
+        name: str,
+        allowed: float,
+        figure: Any,
+        goal: bool = True,
+        runs: int = 1,
+    ) -> Case:
         shown = "default" if buffer is None else f"buffer={buffer}"
-        stream = (sink, scalars, buffer)
+        stream = (sink, scalars, buffer, runs)
         goals = 1.0 if goal else None
         return _Row(group, f"{shown}, {of}, {name}", goals, _no_sides, 0.0, stream, allowed, figure)
 
@@ -171,6 +189,8 @@ def _rows(sink: str, scalars: int) -> Iterator[Case]:
     yield row(1, f"delivered, {least:,} a second", 1 / least, _delivered, on_cpu)
     if sink != "a callback":
         yield row(None, "delivered, 200,000 a second", 1 / 200_000, _delivered)
+        several = f"{RUNS} runs, delivered, 200,000 a second"
+        yield row(None, several, 1 / 200_000, _delivered, runs=RUNS)
         return
     yield row(None, f"delivered, {least:,} a second", 1 / least, _delivered)
     for buffer in (1, None):
