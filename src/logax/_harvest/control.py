@@ -23,7 +23,7 @@ from logax._harvest.harvest import RULES, Collected, Frame, Harvest, Rule
 from logax._harvest.lanes import advance_p, any_lane_p, running_p
 from logax._harvest.walker import take, walk
 
-ITERATIONS_PER_GROUP = 32  # of a loop whose stretches adapt, on a GPU
+ITERATIONS_PER_GROUP = 64  # of a loop whose stretches adapt, on a GPU
 
 
 def _census_scan(equation: Equation, harvest: Harvest) -> Census:
