@@ -27,13 +27,13 @@ class BlockSize:
     def adapt(self, records: int, seconds: float) -> None:
         """Adapt to a program that took so long for so many records.
 
-        The size doubles while a whole block takes less than half of the target, or less than the
-        target if the block is small: an emission has a fixed cost. The size shrinks in proportion
+        The size doubles while a whole block takes less than half of the target, or less than nine
+        tenths if the block is small: an emission has a fixed cost. The size shrinks in proportion
         once a block takes more than twice the target.
         """
-        is_small = self.records < SMALL_BLOCK_RECORDS
+        fraction = 0.9 if self.records < SMALL_BLOCK_RECORDS else 0.5
         if seconds > 2 * TARGET_SECONDS:
             allowed = int(records * TARGET_SECONDS / seconds)
             self.records = max(1, min(self.records, allowed))
-        elif seconds < TARGET_SECONDS / (1 if is_small else 2) and records >= self.records:
+        elif seconds < fraction * TARGET_SECONDS and records >= self.records:
             self.records = min(2 * self.records, MAX_BLOCK_RECORDS)
