@@ -69,6 +69,14 @@ def test_a_slow_block_shrinks_in_proportion(records: int, seconds: float, wanted
     assert size.records == wanted
 
 
+@pytest.mark.parametrize(("records", "wanted"), [(1, 2), (16, 32), (31, 62), (32, 32), (64, 64)])
+def test_a_small_block_grows_until_it_takes_nearly_the_target(records: int, wanted: int) -> None:
+    size = BlockSize()
+    size.records = records
+    size.adapt(records, 0.8 * TARGET_SECONDS)
+    assert size.records == wanted
+
+
 # What the program is told.
 
 
