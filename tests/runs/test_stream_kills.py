@@ -81,7 +81,7 @@ def kill_streams(folder: Path, buffer: int | None, runs: int, seed: int) -> dict
     assert len(stored) == runs or left[-1] < 1
     fewest = min(stored, default=0)
     lost = notes[left > fewest, 0]
-    age = killed_at - lost[0] if len(lost) else 0.0
+    age = float(killed_at - lost[0]) if len(lost) else 0.0
     check_resume(folder)
     return {"stored": float(sum(stored)), "left": float(left[-1] * runs), "age": age}
 
