@@ -227,7 +227,7 @@ def test_a_hundred_kills_at_full_speed_lose_at_most_a_second(
 ) -> None:
     oldest = check_full_speed(tmp_path, seed, 10)
     record_property("kills", 10)
-    record_property("oldest_lost_seconds", round(oldest, 3))
+    record_property("oldest_lost_seconds", round(float(oldest), 3))
     assert oldest <= 1.0
 
 
