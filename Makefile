@@ -23,7 +23,7 @@ OPTIMIZED = JAX_DISABLE_MOST_OPTIMIZATIONS=0
 
 # Tests that do not depend on the version of JAX. `make test` runs them, and the older rows of the
 # matrix leave them out; a file that is not listed here runs in every row.
-WITHOUT_JAX := tests/command tests/friends tests/runs tests/test_benchmarks.py tests/test_docs.py \
+WITHOUT_JAX := tests/cli tests/friends tests/runs tests/test_benchmarks.py tests/test_docs.py \
   tests/test_gates.py tests/test_package.py tests/test_tools.py \
   $(addprefix tests/loggers/test_,conformance.py console.py console_terminal.py csv.py jsonl.py \
     mlflow.py numbers.py permissions.py tensorboard.py text.py trackio.py wandb.py) \

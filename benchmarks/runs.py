@@ -41,12 +41,12 @@ from benchmarks.case import Case
 from benchmarks.streams import BUFFER, STEPS, Stream, ignore, log_scalars, loop
 from benchmarks.timing import Allowance, Side
 from logax import flush, load, spool, tap
+from logax._delivery.record_batch import RecordBatch, RunInfo
 from logax._delivery.worker import worker
-from logax._runs.checksums import block_checksums
-from logax._runs.packed import Layouts, Packed
+from logax._runs.encoding import Layouts, Packed
+from logax._runs.format import block_checksums
 from logax._runs.writer import Writer
 from logax.loggers import SaveLogger
-from logax.loggers.sink import Portion, RunInfo
 
 SEEDS = 1_024
 KEYS = 20
@@ -340,7 +340,7 @@ class _Batch:
         shape = (BATCH_RUNS, BATCH_RECORDS)
         values = {f"key{j}": chance.standard_normal(shape, np.float32) for j in range(KEYS)}
         steps = np.broadcast_to(np.arange(BATCH_RECORDS), shape)
-        self.portion = Portion.of(self.runs, values, step=steps)
+        self.portion = RecordBatch.of(self.runs, values, step=steps)
         self.packed = Packed(self.portion, *Layouts().of(self.portion), 0.0)
 
     def checksums(self) -> list[bytes]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from logax.loggers.sink import RunInfo
+from logax._delivery.record_batch import RunInfo
 
 
 class Clock:

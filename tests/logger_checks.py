@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 import logax
-from logax.loggers.sink import RunRecord
+from logax._delivery.record_batch import RunRecord
 from logax.testing import MemoryLogger
 from oracle import Program, against, lane, oracle
 from oracle_checks import assert_same_trees, capacity_of, stacked

@@ -13,10 +13,9 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from logax._runs.checksums import block_checksums, row_checksum
-from logax._runs.format import COUNTED
+from logax._delivery.record_batch import RecordBatch, RunInfo, Stream
+from logax._runs.format import COUNTED, block_checksums, row_checksum
 from logax.loggers.save import SaveSink
-from logax.loggers.sink import Portion, RunInfo, Stream
 
 ENDLESS = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT"
 
@@ -33,9 +32,9 @@ def write_runs(folder: Path, name: str, *, end: bool) -> SaveSink:
     }
     real = np.arange(30).reshape(3, 10) % 4 > 0
     for mask in (None, real):
-        sink.write(Portion.of(runs, values, real=mask, step=np.ones((3, 10), np.int32)))
+        sink.write(RecordBatch.of(runs, values, real=mask, step=np.ones((3, 10), np.int32)))
     lanes = tuple(Stream(runs[0], (i,)) for i in range(2))
-    sink.write(Portion(lanes, {"lanes": np.ones((2, 5))}, {}, np.ones((2, 5))))
+    sink.write(RecordBatch(lanes, {"lanes": np.ones((2, 5))}, {}, np.ones((2, 5))))
     sink.close(runs[:2], "finished")
     sink.flush()
     if end:
@@ -52,8 +51,8 @@ def write_damaged_batch(folder: Path) -> Path:
     runs = [RunInfo(f"m-{i}", f"m-{i}", {}, 1.0, {}) for i in range(4)]
     sink.open(runs)
     v = np.arange(40_000.0).reshape(4, 10_000)
-    sink.write(Portion.of(runs, {"v": v, "w": -v}))
-    sink.write(Portion.of(runs, {"v": v[:, :5] + 0.5}))
+    sink.write(RecordBatch.of(runs, {"v": v, "w": -v}))
+    sink.write(RecordBatch.of(runs, {"v": v[:, :5] + 0.5}))
     sink.close(runs, "finished")
     sink.end()
     (file,) = folder.glob("*.sqlite")

@@ -14,10 +14,10 @@ import pytest
 
 import logax
 from logax._delivery import calls
-from logax._delivery.block_size import MAX_BLOCK_RECORDS, TARGET_SECONDS, BlockSize
+from logax._delivery.calls import MAX_BLOCK_RECORDS, TARGET_SECONDS, BlockSize
 from logax._delivery.worker import worker
-from logax._harvest.choice import Choice
-from logax._harvest.planning import MAX_ADAPTED_BYTES
+from logax._harvest.selection import Choice
+from logax._harvest.stream_plan import MAX_ADAPTED_BYTES
 from logax._harvest.streaming import Options, Tap
 from logax._log import listening
 from slow_cases import slow_but

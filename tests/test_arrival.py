@@ -21,12 +21,14 @@ from hypothesis import given
 from jax import lax
 
 import logax
-from logax._delivery import calls, direct
+from logax._delivery import calls
+from logax._delivery import unordered as direct
+from logax._delivery.errors import troubles
 from logax._delivery.ordering import places_of
-from logax._delivery.packets import Parcel, stack
+from logax._delivery.packet import Parcel, stack
 from logax._delivery.routes import Route
-from logax._delivery.troubles import troubles
-from logax._harvest import sending, streaming
+from logax._harvest import spool as sending
+from logax._harvest import streaming
 from logax.testing import MemoryLogger
 
 STARTS = (6, 1, 5)  # in each lane

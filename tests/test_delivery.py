@@ -28,9 +28,9 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 import logax
 from delivery_processes import finish, start
 from logax._delivery import calls
-from logax._delivery.troubles import troubles
+from logax._delivery.errors import troubles
 from logax._delivery.worker import Worker, worker
-from logax.loggers import Logger, Portion, Sink
+from logax.loggers import Logger, RecordBatch, Sink
 from logax.testing import MemoryLogger
 from slow_cases import slow
 
@@ -634,7 +634,7 @@ def test_a_callback_must_not_flush() -> None:
 
 def test_a_sink_with_a_thread_of_its_own_must_not_flush() -> None:
     class Flushing(Sink):
-        def write(self, portion: Portion) -> None:
+        def write(self, portion: RecordBatch) -> None:
             logax.flush()
 
     logger = Logger(Flushing(), network=True)
@@ -1338,7 +1338,7 @@ def test_a_child_that_is_forked_while_records_wait_leaves_them_to_the_parent(
             pid = os.fork()
             if pid == 0:
                 from logax._delivery.calls import _calls
-                from logax._delivery.troubles import troubles
+                from logax._delivery.errors import troubles
                 from logax._delivery.worker import worker
                 troubles.tell()  # what went wrong is the parent's
                 done = threading.Event()

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from logax import logdict, stepdict
-from logax._logdict import leaf_name, missing_step
+from logax._logdict.logdict import leaf_name, missing_step
 
 STEP = jnp.arange(4)
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from logax import log, logdict, spool
-from logax._logdict import missing_step
+from logax._logdict.logdict import missing_step
 
 
 def test_keys_with_one_scalar_record_print_like_a_dictionary() -> None:

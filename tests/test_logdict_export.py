@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from logax import log, logdict, spool
-from logax._logdict import missing_step
+from logax._logdict.logdict import missing_step
 
 NONE = missing_step(jnp.int32)
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import logax
 from logax import logdict
-from logax._logdict import missing_step
+from logax._logdict.logdict import missing_step
 from slow_cases import slow
 from test_own_reducers import Product
 

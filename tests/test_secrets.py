@@ -20,8 +20,8 @@ import numpy as np
 import pytest
 
 import logax
-from logax._errors import add_note, described, received, warn_user
-from logax._secrets import redacted, without_secrets
+from logax._support.messages import add_note, described, received, warn_user
+from logax._support.redaction import redacted, without_secrets
 from logax.loggers.mlflow import MLflowLogger
 from logax.loggers.wandb import WandbLogger
 

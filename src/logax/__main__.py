@@ -2,7 +2,7 @@
 
 import sys
 
-from logax._command import main
+from logax._cli import main
 
 if __name__ == "__main__":  # pragma: no branch - nobody imports it
     sys.exit(main())

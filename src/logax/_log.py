@@ -33,11 +33,11 @@ from jax.extend import core as jex
 from jax.interpreters import ad, batching, mlir
 
 from logax import _schedule
-from logax._checks import as_names, as_text, one_boolean, warn_of_misspelling
 from logax._compat import Array, Tree
-from logax._entries import LogSpec, entries_of, step_of
-from logax._errors import caller, warn_user
-from logax._lane_axes import lanes_first
+from logax._log_spec import LogSpec, entries_of, step_of
+from logax._support.arrays import lanes_first
+from logax._support.messages import caller, warn_user
+from logax._support.validation import as_names, as_text, one_boolean, warn_of_misspelling
 
 LOG_OPTIONS = ("every", "tags", "explicit", "prefix")
 Data = Mapping[str, Tree] | Callable[[], Mapping[str, Tree]]

@@ -45,20 +45,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from logax._checks import warn_of_misspelling
 from logax._compat import Array, outside_of_traces
-from logax._copies import copies_of
 from logax._delivery.control import before_flush
-from logax._delivery.direct import deliver_soon, send
-from logax._delivery.packets import Parcel
-from logax._delivery.records import record
-from logax._delivery.routes import Route
-from logax._delivery.troubles import DeliveryError, troubles
+from logax._delivery.errors import DeliveryError, troubles
+from logax._delivery.packet import Parcel
+from logax._delivery.routes import Route, record
+from logax._delivery.unordered import deliver_soon, send
 from logax._delivery.worker import Worker, worker
-from logax._entries import LogSpec, array_entry
-from logax._errors import caller, described, received
 from logax._iteration_lines import Clock, Convergence, Iteration, Kind, Lane, Line, reasons_of
 from logax._log import is_listening, log
+from logax._log_spec import LogSpec, array_entry
+from logax._support.arrays import copies_of
+from logax._support.messages import caller, described, received
+from logax._support.validation import warn_of_misspelling
 
 __all__ = ["is_jax_array", "log_convergence_async", "log_iteration_async"]
 

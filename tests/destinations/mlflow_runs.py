@@ -12,7 +12,7 @@ import numpy as np
 from mlflow import MlflowClient as MlflowClient
 from mlflow import get_tracking_uri as get_tracking_uri
 
-from logax.loggers._mlflow import original_name
+from logax.loggers.mlflow import original_name
 from logax.testing import Seen
 
 _STATUS = {"FINISHED": "finished", "FAILED": "crashed"}

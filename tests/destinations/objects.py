@@ -1,9 +1,9 @@
 """What loggers leave in memory, or in a folder that is read by `logax.load`."""
 
 import logax
-from logax._testing.memory import x_of
-from logax.loggers.sink import flat
+from logax._delivery.record_batch import flat
 from logax.testing import Seen
+from logax.testing._memory import x_of
 
 
 def read_memory(logger):

@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 import logax
 from consoles import HOSTILE, Clock, column, run
 from destinations.console_lines import last_of, read_console
-from logax._show import HistogramBins, ImagePixels
-from logax.loggers._console import words
+from logax._delivery.record_batch import RecordBatch, RunInfo, Stream
+from logax._media import HistogramBins, ImagePixels
+from logax._support import formatting as words
 from logax.loggers._console.board import Board
 from logax.loggers._console.sink import ConsoleSink
 from logax.loggers.console import ConsoleLogger
-from logax.loggers.sink import Portion, RunInfo, Stream
 from logax.testing import CASES, Case
 
 
@@ -35,7 +35,7 @@ def lines_of(
     file = io.StringIO()
     sink = ConsoleSink(keys, file, window=window, clock=Clock())
     sink.open(runs)
-    sink.write(Portion.of(runs, values, **steps))
+    sink.write(RecordBatch.of(runs, values, **steps))
     sink.flush()
     sink.close(runs, "finished")
     sink.end()
@@ -65,7 +65,7 @@ def test_there_is_a_line_every_five_seconds_at_most() -> None:
     sink.open([demo])
     for step in range(13):
         clock.now = float(step)
-        sink.write(Portion.of([demo], {"loss": column(step)}, step=np.asarray([[step]])))
+        sink.write(RecordBatch.of([demo], {"loss": column(step)}, step=np.asarray([[step]])))
         sink.flush()
         sink.flush()
     sink.close([demo], "crashed")
@@ -81,7 +81,7 @@ def test_nothing_is_written_while_nothing_is_new() -> None:
     sink = ConsoleSink(file=file, clock=clock)
     demo = run("demo")
     sink.open([demo])
-    sink.write(Portion.of([demo], {"loss": column(1)}))
+    sink.write(RecordBatch.of([demo], {"loss": column(1)}))
     for clock.now in (6.0, 20.0, 90.0):
         sink.flush()
     assert file.getvalue().count("\n") == 1
@@ -92,7 +92,7 @@ def test_a_run_without_records_ends_too() -> None:
     sink = ConsoleSink(file=file, clock=Clock())
     demo = run("demo")
     sink.open([demo])
-    sink.write(Portion.of([demo], {"x": np.zeros((1, 0))}))
+    sink.write(RecordBatch.of([demo], {"x": np.zeros((1, 0))}))
     sink.flush()
     sink.close([demo], "finished")
     assert file.getvalue() == "run demo: no records, finished in 0:00\n"
@@ -103,10 +103,10 @@ def test_the_end_shows_what_was_not_closed() -> None:
     sink = ConsoleSink(file=file, clock=Clock())
     demo = run("demo")
     sink.open([demo])
-    sink.write(Portion.of([demo], {"x": column(1)}))
+    sink.write(RecordBatch.of([demo], {"x": column(1)}))
     sink.end()
     sink.end()
-    sink.write(Portion.of([demo], {"x": column(2)}))
+    sink.write(RecordBatch.of([demo], {"x": column(2)}))
     sink.flush()
     sink.close([demo], "finished")
     assert file.getvalue() == "run demo: 1 record x=1 (mean 1), 0:00\n"
@@ -134,8 +134,8 @@ def test_each_run_that_ends_by_itself_has_a_line_of_its_own_numbers() -> None:
     file, a, b = io.StringIO(), run("a"), run("b")
     sink = ConsoleSink(file=file, clock=Clock())
     sink.open([a, b])
-    sink.write(Portion.of([a, b], {"x": np.asarray([[1.0], [3.0]])}))
-    sink.write(Portion.of([b], {"y": column(5)}))
+    sink.write(RecordBatch.of([a, b], {"x": np.asarray([[1.0], [3.0]])}))
+    sink.write(RecordBatch.of([b], {"y": column(5)}))
     sink.close([a], "finished")
     sink.close([b], "crashed")
     assert file.getvalue().splitlines() == [
@@ -149,10 +149,12 @@ def test_runs_that_ended_are_forgotten_when_others_begin() -> None:
     clock = Clock()
     sink = ConsoleSink(file=file, clock=clock)
     sink.open([a, b])
-    sink.write(Portion.of([a, b], {"x": np.asarray([[1.0], [3.0]])}, step=np.zeros((2, 1), int)))
+    sink.write(
+        RecordBatch.of([a, b], {"x": np.asarray([[1.0], [3.0]])}, step=np.zeros((2, 1), int))
+    )
     sink.close([a], "finished")
     sink.open([c])
-    sink.write(Portion.of([c], {"x": column(5)}, step=np.asarray([[4]])))
+    sink.write(RecordBatch.of([c], {"x": column(5)}, step=np.asarray([[4]])))
     clock.now = 5.0
     sink.flush()
     assert file.getvalue().splitlines()[1] == (
@@ -164,10 +166,10 @@ def test_a_run_that_ended_without_records_leaves_the_others_what_they_have() -> 
     a, b, c = run("a"), run("b"), run("c")
     board = Board(None, window=3)
     board.open([a, b])
-    board.take(Portion.of([b], {"x": column(1)}))
+    board.take(RecordBatch.of([b], {"x": column(1)}))
     board.close([a], "finished")
     board.open([c])
-    board.take(Portion.of([b, c], {"x": np.asarray([[2.0], [6.0]])}))
+    board.take(RecordBatch.of([b, c], {"x": np.asarray([[2.0], [6.0]])}))
     assert list(board.status) == [b, c]
     np.testing.assert_array_equal(board.summary("x", board.rows([b])).history, [1, 2])
     np.testing.assert_array_equal(board.summary("x", board.rows()).history, [1, 4])
@@ -178,7 +180,7 @@ def test_the_mean_is_over_the_last_records_and_the_extremes_over_all() -> None:
     demo = run("demo")
     board.open([demo])
     for numbers in [(9.0, 1.0), (2.0, 3.0, 4.0, 5.0), (6.0,)]:
-        board.take(Portion.of([demo], {"x": column(*numbers)}))
+        board.take(RecordBatch.of([demo], {"x": column(*numbers)}))
     one = board.summary("x", board.rows())
     assert one.mean is not None
     assert (one.mean.mean, one.low, one.high) == (5.0, 1.0, 9.0)
@@ -242,20 +244,20 @@ def test_histograms_of_seeds_are_put_together_between_their_outermost_edges() ->
         np.asarray([[[0.0, 1, 2]], [[2, 3, 4]]]),
         np.asarray([[0], [0]]),
     )
-    board.take(Portion.of(runs, {"h": bins}))
+    board.take(RecordBatch.of(runs, {"h": bins}))
     one = board.summary("h", board.rows())
     np.testing.assert_array_equal(one.history, [5, 12])
     assert (one.low, one.high) == (0.0, 4.0)
     other = HistogramBins(np.asarray([[[1, 2, 3]]]), np.asarray([[[0.0, 1, 2, 3]]]), column(0))
-    board.take(Portion.of(runs[:1], {"h": other}))  # another number of bins begins anew
+    board.take(RecordBatch.of(runs[:1], {"h": other}))  # another number of bins begins anew
     np.testing.assert_array_equal(board.summary("h", board.rows()).history, [1, 2, 3])
 
 
 def test_a_key_that_changes_its_kind_is_shown_as_it_is_now() -> None:
     board, demo = Board(None, 10), run("demo")
     board.open([demo])
-    board.take(Portion.of([demo], {"x": ImagePixels(np.zeros((1, 1, 2, 2)))}))
-    board.take(Portion.of([demo], {"x": column(7)}))
+    board.take(RecordBatch.of([demo], {"x": ImagePixels(np.zeros((1, 1, 2, 2)))}))
+    board.take(RecordBatch.of([demo], {"x": column(7)}))
     one = board.summary("x", board.rows())
     assert one.last is not None
     assert (one.last.mean, one.remark) == (7.0, "")
@@ -274,7 +276,7 @@ def test_keys_that_were_chosen_are_chosen_in_all_portions() -> None:
     board, demo = Board(("loss",), window=3), run("demo")
     board.open([demo])
     for number in (1, 2):
-        board.take(Portion.of([demo], {"lossy": column(0), "loss": column(number)}))
+        board.take(RecordBatch.of([demo], {"lossy": column(0), "loss": column(number)}))
     assert board.keys(board.rows()) == ["loss"]
     np.testing.assert_array_equal(board.summary("loss", board.rows()).history, [1, 2])
 
@@ -345,7 +347,7 @@ def test_a_file_that_takes_ascii_only_gets_ascii() -> None:
     sink = ConsoleSink(file=file, clock=Clock())
     runs = [run("ü"), run("b")]
     sink.open(runs)
-    sink.write(Portion.of(runs, {"ä": np.asarray([[1.0], [3.0]])}))
+    sink.write(RecordBatch.of(runs, {"ä": np.asarray([[1.0], [3.0]])}))
     sink.close(runs[:1], "finished")
     sink.close(runs, "finished")
     assert raw.getvalue().decode().splitlines() == [
@@ -381,7 +383,7 @@ def test_what_cannot_be_written_stops_nothing(make: Any) -> None:
     demo = run("demo")
     sink = ConsoleSink(file=make())
     sink.open([demo])
-    sink.write(Portion.of([demo], {"x": column(1)}))
+    sink.write(RecordBatch.of([demo], {"x": column(1)}))
     sink.flush()
     sink.close([demo], "finished")
     sink.end()
@@ -392,7 +394,7 @@ def test_a_program_without_a_standard_error_runs(monkeypatch: pytest.MonkeyPatch
     demo = run("demo")
     sink = ConsoleSink()
     sink.open([demo])
-    sink.write(Portion.of([demo], {"x": column(1)}))
+    sink.write(RecordBatch.of([demo], {"x": column(1)}))
     sink.close([demo], "finished")
 
 
@@ -429,7 +431,7 @@ def test_what_is_shown_is_what_was_logged(given_portions: Any, window: int) -> N
     board.open(runs)
     logged: list[list[float]] = [[] for _ in runs]
     for streams, values, real in given_portions:
-        board.take(Portion.of([runs[i] for i in streams], {"x": values}, real=real))
+        board.take(RecordBatch.of([runs[i] for i in streams], {"x": values}, real=real))
         for stream, row, mask in zip(
             streams, values, values == values if real is None else real, strict=True
         ):
@@ -470,7 +472,7 @@ def test_lanes_of_a_run_are_streams_of_their_own() -> None:
     file = io.StringIO()
     sink = ConsoleSink(file=file, clock=Clock())
     sink.open([demo])
-    sink.write(Portion(streams, {"x": x}, {}, order))
+    sink.write(RecordBatch(streams, {"x": x}, {}, order))
     sink.close([demo], "finished")
     assert file.getvalue() == (
         f"run demo (3 lanes): 1 record x=3±{x.std():.2g} (mean 3±{x.std():.2g}), finished in 0:00\n"

@@ -18,10 +18,10 @@ import numpy as np
 import pytest
 
 from consoles import HOSTILE, Clock, column, run
-from logax._show import HistogramBins, ImagePixels
+from logax._delivery.record_batch import RecordBatch, RunInfo
+from logax._media import HistogramBins, ImagePixels
 from logax.loggers._console.screen import Screen
 from logax.loggers._console.sink import ConsoleSink
-from logax.loggers.sink import Portion, RunInfo
 from terminals import Terminal
 
 # In a terminal.
@@ -42,7 +42,7 @@ def follow(sink: ConsoleSink, runs: Sequence[RunInfo], *, records: int = 8) -> N
     loss = np.broadcast_to(np.arange(records, 0.0, -1), (len(runs), records))
     loss = loss + np.arange(len(runs))[:, None]
     step = np.broadcast_to(np.arange(records), loss.shape)
-    sink.write(Portion.of(runs, {"loss": loss, "rate": np.full(loss.shape, 0.1)}, step=step))
+    sink.write(RecordBatch.of(runs, {"loss": loss, "rate": np.full(loss.shape, 0.1)}, step=step))
 
 
 def test_the_table_has_a_line_for_each_key() -> None:
@@ -104,7 +104,9 @@ def test_what_is_not_finite_has_a_column_when_there_is_some() -> None:
     with Terminal(80, 12) as terminal:
         sink = ConsoleSink(file=terminal.file, clock=Clock())
         sink.open([demo])
-        sink.write(Portion.of([demo], {"x": column(1, np.nan, 3, np.inf), "y": column(0, 1, 2, 3)}))
+        sink.write(
+            RecordBatch.of([demo], {"x": column(1, np.nan, 3, np.inf), "y": column(0, 1, 2, 3)})
+        )
         sink.flush()
         assert terminal.screen()[1:] == [
             "key  last  mean  min  max  nonfinite  history",
@@ -123,7 +125,7 @@ def test_other_values_are_shown_as_what_they_are() -> None:
     with Terminal(80, 12) as terminal:
         sink = ConsoleSink(file=terminal.file, clock=Clock())
         sink.open([demo])
-        sink.write(Portion.of([demo], values))
+        sink.write(RecordBatch.of([demo], values))
         sink.flush()
         assert terminal.screen()[1:] == [
             "key              last  mean  min  max  history",
@@ -141,11 +143,11 @@ def test_however_many_records_come_it_is_drawn_a_few_times_a_second() -> None:
         sink.open([demo])
         for step in range(1000):
             clock.now = step / 100
-            sink.write(Portion.of([demo], {"x": column(step)}))
+            sink.write(RecordBatch.of([demo], {"x": column(step)}))
         assert 30 <= draws(terminal.written()) <= 40
         before = draws(terminal.written())
         for _ in range(1000):
-            sink.write(Portion.of([demo], {"x": column(0)}))
+            sink.write(RecordBatch.of([demo], {"x": column(0)}))
             sink.flush()
         assert draws(terminal.written()) <= before + 4
         for _ in range(100):
@@ -164,7 +166,7 @@ def test_a_flush_shows_what_was_written_before_it() -> None:
         for second in range(5):
             clock.now = float(second)
             for step in range(3):
-                sink.write(Portion.of([demo], {"x": column(10 * second + step)}))
+                sink.write(RecordBatch.of([demo], {"x": column(10 * second + step)}))
             sink.flush()
             assert terminal.screen()[2].split()[:2] == ["x", str(10 * second + 2)]
         assert draws(terminal.written()) == 5
@@ -194,9 +196,9 @@ def test_the_table_fits_a_terminal_of_any_width(columns: int) -> None:
     with Terminal(columns, 30) as terminal:
         sink = ConsoleSink(file=terminal.file, clock=Clock())
         sink.open(runs)
-        sink.write(Portion.of(runs, values))
+        sink.write(RecordBatch.of(runs, values))
         for _ in range(3):
-            sink.write(Portion.of(runs, values))
+            sink.write(RecordBatch.of(runs, values))
             sink.flush()
         screen = terminal.screen()
         assert len(screen) == (5 if columns > 1 else 1)  # no line was wrapped
@@ -214,7 +216,7 @@ def test_a_narrow_table_leaves_out_what_matters_less() -> None:
             sink = ConsoleSink(file=terminal.file, clock=Clock())
             sink.open([demo])
             values = np.linspace(0.12345, 0.98765, 50, dtype=np.float32)[None]
-            sink.write(Portion.of([demo], {"a long name of a key": values}))
+            sink.write(RecordBatch.of([demo], {"a long name of a key": values}))
             sink.flush()
             headings[columns] = " ".join(terminal.screen()[1].split())
             sink.end()
@@ -240,7 +242,7 @@ def test_keys_that_do_not_fit_are_counted(lines: int, shown: list[str], more: st
     with Terminal(60, lines) as terminal:
         sink = ConsoleSink(file=terminal.file, clock=Clock())
         sink.open([demo])
-        sink.write(Portion.of([demo], {f"k{i}": column(i) for i in range(10)}))
+        sink.write(RecordBatch.of([demo], {f"k{i}": column(i) for i in range(10)}))
         sink.flush()
         screen = terminal.screen()
         sink.end()
@@ -256,13 +258,13 @@ def test_another_size_of_the_terminal_is_followed() -> None:
     with Terminal(80, 20) as terminal:
         sink = ConsoleSink(file=terminal.file, clock=clock)
         sink.open([demo])
-        sink.write(Portion.of([demo], {f"k{i}": column(i) for i in range(10)}))
+        sink.write(RecordBatch.of([demo], {f"k{i}": column(i) for i in range(10)}))
         sink.flush()
         assert len(terminal.screen()) == 12
         for columns, lines, number in ((40, 20, 12), (40, 8, 7), (100, 30, 12)):
             terminal.resize(columns, lines)
             clock.now += 1
-            sink.write(Portion.of([demo], {"k0": column(clock.now)}))
+            sink.write(RecordBatch.of([demo], {"k0": column(clock.now)}))
             sink.flush()
             screen = terminal.screen()
             assert screen[-number].startswith("run demo · running")
@@ -277,7 +279,7 @@ def test_hostile_text_does_nothing_to_the_terminal(text: str) -> None:
         sink = ConsoleSink(file=terminal.file, clock=Clock())
         sink.open([hostile])
         for _ in range(3):
-            sink.write(Portion.of([hostile], {text: column(1), "y": column(2)}, step=[[0]]))
+            sink.write(RecordBatch.of([hostile], {text: column(1), "y": column(2)}, step=[[0]]))
             sink.flush()
         sink.close([hostile], "finished")
         screen = terminal.screen()
@@ -292,7 +294,7 @@ def test_a_terminal_that_takes_ascii_only_gets_ascii() -> None:
     with Terminal(60, 12, "ascii") as terminal:
         sink = ConsoleSink(file=terminal.file, clock=Clock())
         sink.open([demo])
-        sink.write(Portion.of([demo], {"ä": column(1, 2, 3)}))
+        sink.write(RecordBatch.of([demo], {"ä": column(1, 2, 3)}))
         sink.close([demo], "finished")
         assert terminal.screen() == [
             "run \\xfc | finished | 3 records | 0:00",
@@ -307,7 +309,7 @@ def test_terminals_that_cannot_redraw_get_lines(monkeypatch: pytest.MonkeyPatch)
     with Terminal() as terminal:
         sink = ConsoleSink(file=terminal.file, clock=Clock())
         sink.open([demo])
-        sink.write(Portion.of([demo], {"x": column(1)}))
+        sink.write(RecordBatch.of([demo], {"x": column(1)}))
         sink.close([demo], "finished")
         assert terminal.written() == "run demo: 1 record x=1 (mean 1), finished in 0:00\r\n"
 
@@ -323,7 +325,7 @@ def test_what_is_printed_meanwhile_stands_above_the_table(monkeypatch: pytest.Mo
         sink = ConsoleSink(clock=clock)
         sink.open([demo])
         say("before")
-        sink.write(Portion.of([demo], {"x": column(1)}))
+        sink.write(RecordBatch.of([demo], {"x": column(1)}))
         sink.flush()
         say("[bold]markup[/] stays")
         say("two\nlines", file=sys.stderr)
@@ -335,7 +337,7 @@ def test_what_is_printed_meanwhile_stands_above_the_table(monkeypatch: pytest.Mo
         assert (sys.stdout.encoding, sys.stdout.isatty()) == ("utf-8", True)
         say("rest", end="")
         clock.now = 1.0
-        sink.write(Portion.of([demo], {"x": column(2)}))
+        sink.write(RecordBatch.of([demo], {"x": column(2)}))
         sink.close([demo], "finished")
         assert sys.stdout is terminal.file
         assert sys.stderr is terminal.file
@@ -377,7 +379,7 @@ def test_whoever_replaced_the_output_meanwhile_keeps_it(monkeypatch: pytest.Monk
         sink.open([demo])
         kept = sys.stdout
         sys.stdout = other
-        sink.write(Portion.of([demo], {"x": column(1)}))
+        sink.write(RecordBatch.of([demo], {"x": column(1)}))
         sink.close([demo], "finished")
         assert sys.stdout is other
         sys.stdout = kept
@@ -401,7 +403,7 @@ def test_threads_that_print_do_not_garble_the_table(monkeypatch: pytest.MonkeyPa
             thread.start()
         for step in range(50):
             clock.now = float(step)
-            sink.write(Portion.of([demo], {"x": column(step)}))
+            sink.write(RecordBatch.of([demo], {"x": column(step)}))
             sink.flush()
         for thread in threads:
             thread.join()
@@ -420,7 +422,7 @@ def test_a_second_logger_on_the_terminal_writes_lines_above_the_first() -> None:
         first.open([a])
         second.open([b])
         for sink, each in ((first, a), (second, b)):
-            sink.write(Portion.of([each], {"x": column(1)}))
+            sink.write(RecordBatch.of([each], {"x": column(1)}))
             sink.flush()
         second.close([b], "finished")
         first.close([a], "finished")
@@ -431,7 +433,7 @@ def test_a_second_logger_on_the_terminal_writes_lines_above_the_first() -> None:
             "x       1     1    1    1  ▅",
         ]
         second.open([b])  # now the terminal is free
-        second.write(Portion.of([b], {"x": column(1)}))
+        second.write(RecordBatch.of([b], {"x": column(1)}))
         second.end()
         assert terminal.screen()[4] == "run b · running · 1 record · 0:00"
 
@@ -450,7 +452,7 @@ def test_terminals_that_are_no_files_are_known_apart(monkeypatch: pytest.MonkeyP
     runs = [run("a"), run("b")]
     for sink, each in zip(sinks, runs, strict=True):
         sink.open([each])
-        sink.write(Portion.of([each], {"x": column(1)}))
+        sink.write(RecordBatch.of([each], {"x": column(1)}))
     say("above the first")
     for sink, each in zip(sinks, runs, strict=True):
         sink.close([each], "finished")

@@ -12,8 +12,8 @@ import pytest
 
 import logax
 from logax import HistogramBins, ImagePixels
+from logax._delivery.record_batch import RecordBatch, RunInfo, Stream
 from logax.loggers.jsonl import JSONLLogger, JSONLSink
-from logax.loggers.sink import Portion, RunInfo, Stream
 from loggers.sinks import write_runs
 
 _HOSTILE = ["../x", "a//b", "/", "naïve ☃ 𝄞", 'quote " and \\', "new\nline", "100%s %d %(x)s", " ",
@@ -57,7 +57,9 @@ def test_a_run_is_an_opening_line_its_records_and_a_closing_line(tmp_path):
         resumed=True,
     )
     values = {"loss": np.array([[0.5, 0.25]], np.float32)}
-    assert _written(tmp_path / "a", [run], Portion.of([run], values, step=np.array([[3, 4]]))) == [
+    assert _written(
+        tmp_path / "a", [run], RecordBatch.of([run], values, step=np.array([[3, 4]]))
+    ) == [
         {
             "run": "a-1",
             "event": "open",
@@ -123,8 +125,8 @@ def test_seeds_of_one_compiled_call_are_runs_in_the_order_of_their_program(tmp_p
 def test_records_of_several_log_calls_stand_in_the_order_of_the_program(tmp_path):
     (run,) = runs = _runs(1)
     streams = (Stream(run),)
-    a = Portion(streams, {"a": np.array([[0, 2, 5]])}, {}, np.array([[0, 2, 5]]))
-    b = Portion(streams, {"b": np.array([[1, 3, 4]])}, {}, np.array([[1, 3, 4]]))
+    a = RecordBatch(streams, {"a": np.array([[0, 2, 5]])}, {}, np.array([[0, 2, 5]]))
+    b = RecordBatch(streams, {"b": np.array([[1, 3, 4]])}, {}, np.array([[1, 3, 4]]))
     lines = _written(tmp_path / "a", runs, a, b)[1:-1]
     assert [next(iter(line.items() - {("run", "run-0")})) for line in lines] == [
         ("a", 0), ("b", 1), ("a", 2), ("b", 3), ("b", 4), ("a", 5)
@@ -135,7 +137,7 @@ def test_a_program_that_begins_anew_comes_after_the_one_before(tmp_path):
     runs = _runs(2)
     real = np.array([[True, False, False], [True, True, True]])
     calls = [
-        Portion.of(runs, {key: np.full((2, 3), call)}, real=real, i=np.array([[0, 1, 2]] * 2))
+        RecordBatch.of(runs, {key: np.full((2, 3), call)}, real=real, i=np.array([[0, 1, 2]] * 2))
         for call in range(2)
         for key in "ab"
     ]
@@ -151,7 +153,7 @@ def test_only_real_records_are_written(tmp_path):
     runs = _runs(3)
     real = np.array([[True, True, False], [False, False, False], [True, False, True]])
     x = np.arange(9).reshape(3, 3)
-    _written(tmp_path / "a", runs, Portion.of(runs, {"x": x}, real=real))
+    _written(tmp_path / "a", runs, RecordBatch.of(runs, {"x": x}, real=real))
     assert [(r["run"], r["x"]) for r in _records(tmp_path / "a")] == [
         ("run-0", 0), ("run-0", 1), ("run-2", 6), ("run-2", 8)
     ]  # fmt: skip
@@ -159,7 +161,7 @@ def test_only_real_records_are_written(tmp_path):
 
 def test_no_records_make_no_lines(tmp_path):
     runs = _runs(2)
-    portion = Portion.of(runs, {"x": np.zeros((2, 0, 3))}, step=np.zeros((2, 0), int))
+    portion = RecordBatch.of(runs, {"x": np.zeros((2, 0, 3))}, step=np.zeros((2, 0), int))
     lines = _written(tmp_path / "a", runs, portion)
     assert [line["event"] for line in lines] == ["open", "open", "close", "close"]
 
@@ -167,7 +169,7 @@ def test_no_records_make_no_lines(tmp_path):
 def test_lanes_and_shards_of_a_run_are_named(tmp_path):
     (run,) = _runs(1)
     streams = (Stream(run, (0, 1)), Stream(run, (1, 0), 2), Stream(run, (), 0))
-    portion = Portion(streams, {"x": np.array([[1], [2], [3]])}, {}, np.zeros((3, 1), int))
+    portion = RecordBatch(streams, {"x": np.array([[1], [2], [3]])}, {}, np.zeros((3, 1), int))
     assert _written(tmp_path / "a", [run], portion)[1:-1] == [
         {"run": "run-0", "lane": [0, 1], "x": 1},
         {"run": "run-0", "lane": [1, 0], "shard": 2, "x": 2},
@@ -191,7 +193,7 @@ def test_values_of_every_kind_are_json(tmp_path):
         "bins": HistogramBins(np.array([[[1, 2]]]), np.array([[[0.0, 0.5, 1]]]), np.array([[3]])),
         "image": ImagePixels(np.array([[[[0, 255]]]], np.uint8)),
     }
-    assert _written(tmp_path / "a", runs, Portion.of(runs, values))[1] == {
+    assert _written(tmp_path / "a", runs, RecordBatch.of(runs, values))[1] == {
         "run": "run-0",
         "bool": True,
         "int": 2**64 - 1,
@@ -210,7 +212,9 @@ def test_values_of_every_kind_are_json(tmp_path):
 
 def test_floats_have_few_digits(tmp_path):
     runs = _runs(1)
-    _written(tmp_path / "a", runs, Portion.of(runs, {"x": np.array([[0.1, 1e-30]], np.float32)}))
+    _written(
+        tmp_path / "a", runs, RecordBatch.of(runs, {"x": np.array([[0.1, 1e-30]], np.float32)})
+    )
     assert (tmp_path / "a").read_text().splitlines()[1:-1] == [
         '{"run": "run-0", "x": 0.1}',
         '{"run": "run-0", "x": 1e-30}',
@@ -220,7 +224,7 @@ def test_floats_have_few_digits(tmp_path):
 def test_not_finite_numbers_are_read_by_python_and_pandas(tmp_path):
     runs = _runs(1)
     x = np.array([[np.nan, np.inf, -np.inf, 1]], np.float32)
-    _written(tmp_path / "a", runs, Portion.of(runs, {"x": x, "v": np.stack([x, x], 2)}))
+    _written(tmp_path / "a", runs, RecordBatch.of(runs, {"x": x, "v": np.stack([x, x], 2)}))
     found = _records(tmp_path / "a")
     np.testing.assert_array_equal([line["x"] for line in found], x[0])
     np.testing.assert_array_equal([line["v"] for line in found], np.stack([x, x], 2)[0])
@@ -233,7 +237,7 @@ def test_keys_may_be_any_text(tmp_path):
     names = [*_HOSTILE, "m" * 2**20]
     values = {name: np.array([[index]]) for index, name in enumerate(names)}
     values["tree"] = {"": np.array([[-1]])}
-    _, record, _ = _written(tmp_path / "a", runs, Portion.of(runs, values))
+    _, record, _ = _written(tmp_path / "a", runs, RecordBatch.of(runs, values))
     assert record == {
         "run": "run-0",
         **{name: index for index, name in enumerate(names)},
@@ -245,7 +249,7 @@ def test_keys_may_be_any_text(tmp_path):
 def test_a_lone_surrogate_is_written_as_its_escape(tmp_path):
     run = RunInfo("a", "n\udc80", config={"\ud800": "\ud800"})
     opening, record, _ = _written(
-        tmp_path / "a", [run], Portion.of([run], {"x\ud800": np.array([[1]])})
+        tmp_path / "a", [run], RecordBatch.of([run], {"x\ud800": np.array([[1]])})
     )
     assert (opening["name"], opening["config"]) == ("n\udc80", {"\ud800": "\ud800"})
     assert record == {"run": "a", "x\\ud800": 1}
@@ -257,7 +261,7 @@ def test_names_that_are_taken_get_an_underscore(tmp_path):
     values = {"run": one, "run_": 2 * one, "lane": 3 * one, "loss": 4 * one, "a/b": 5 * one,
               "a": {"b": 6 * one}}  # fmt: skip
     _, record, _ = _written(
-        tmp_path / "a", runs, Portion.of(runs, values, loss=7 * one, event=8 * one)
+        tmp_path / "a", runs, RecordBatch.of(runs, values, loss=7 * one, event=8 * one)
     )
     assert record == {
         "run": "run-0", "run_": 1, "run__": 2, "lane_": 3, "loss_": 4, "a/b": 5, "a/b_": 6,
@@ -269,7 +273,7 @@ def test_a_record_that_lacks_a_step_has_none(tmp_path):
     runs = _runs(1)
     missing = np.iinfo(np.int32).min
     steps = {"i": np.array([[1, missing]], np.int32), "t": np.array([[np.nan, 0.5]])}
-    _written(tmp_path / "a", runs, Portion.of(runs, {"x": np.array([[1, 2]])}, **steps))
+    _written(tmp_path / "a", runs, RecordBatch.of(runs, {"x": np.array([[1, 2]])}, **steps))
     assert _records(tmp_path / "a") == [
         {"run": "run-0", "i": 1, "x": 1},
         {"run": "run-0", "t": 0.5, "x": 2},
@@ -278,7 +282,7 @@ def test_a_record_that_lacks_a_step_has_none(tmp_path):
 
 def test_late_keys_are_just_there(tmp_path):
     runs = _runs(1)
-    portions = [Portion.of(runs, {key: np.array([[1]])}) for key in ("a", "b")]
+    portions = [RecordBatch.of(runs, {key: np.array([[1]])}) for key in ("a", "b")]
     _written(tmp_path / "a", runs, *portions)
     assert _records(tmp_path / "a") == [{"run": "run-0", "a": 1}, {"run": "run-0", "b": 1}]
 

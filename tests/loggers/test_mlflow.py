@@ -14,9 +14,15 @@ import pytest
 
 from destinations.mlflow_runs import MlflowClient, found_runs, get_tracking_uri
 from logax import HistogramBins, ImagePixels
-from logax.loggers._mlflow import check_reachable, mlflow_name, original_name, params_of
-from logax.loggers.mlflow import MLflowLogger, MLflowSink
-from logax.loggers.sink import Portion, RunInfo
+from logax._delivery.record_batch import RecordBatch, RunInfo
+from logax.loggers.mlflow import (
+    MLflowLogger,
+    MLflowSink,
+    check_reachable,
+    mlflow_name,
+    original_name,
+    params_of,
+)
 from loggers.mlflow_server import mlflow_server
 from loggers.sinks import write_runs
 
@@ -65,7 +71,7 @@ def test_a_run_has_its_name_parameters_metrics_and_status(database, sink):
     }
     runs = _runs(1, config=config, began=12.5, machine={"host": "h"}, lanes=8)
     values = {"loss": np.array([[0.5, 0.25]], np.float32), "grad": {"w": np.array([[1, 2]])}}
-    _send(sink, runs, Portion.of(runs, values, step=np.array([[3, 7]])))
+    _send(sink, runs, RecordBatch.of(runs, values, step=np.array([[3, 7]])))
     client, found = _found(database, sink)
     run = found[runs[0].id]
     assert (run.info.run_name, run.info.status, run.info.start_time) == ("n0", "FINISHED", 12500)
@@ -97,7 +103,7 @@ def test_the_logger_sends_what_it_is_given(database, request):
 def test_every_record_of_every_run_is_there_once(database, sink, number):
     runs = _runs(number)
     x = np.arange(number * 3, dtype=np.float32).reshape(number, 3) / 7
-    _send(sink, runs, Portion.of(runs, {"x": x}, step=np.broadcast_to(np.arange(3), x.shape)))
+    _send(sink, runs, RecordBatch.of(runs, {"x": x}, step=np.broadcast_to(np.arange(3), x.shape)))
     client, found = _found(database, sink)
     assert len(found) == number
     for index in {0, number // 2, number - 1}:
@@ -113,7 +119,7 @@ def _in_order(found, runs):
 def test_more_metrics_than_fit_in_a_request_are_all_sent(database, sink):
     runs = _runs(1)
     x = np.arange(2500)[None]
-    _send(sink, runs, Portion.of(runs, {"x": x}, step=x))
+    _send(sink, runs, RecordBatch.of(runs, {"x": x}, step=x))
     client, found = _found(database, sink)
     assert _history(client, found[runs[0].id], "x") == [(i, float(i)) for i in range(2500)]
 
@@ -121,7 +127,7 @@ def test_more_metrics_than_fit_in_a_request_are_all_sent(database, sink):
 def test_equal_records_of_the_same_step_are_all_kept(database, sink):
     runs = _runs(1)
     x = np.full((1, 50), 0.5)
-    portion = Portion.of(runs, {"x": x, "nan": np.nan * x}, step=np.zeros((1, 50), int))
+    portion = RecordBatch.of(runs, {"x": x, "nan": np.nan * x}, step=np.zeros((1, 50), int))
     _send(sink, runs, portion, portion)
     client, found = _found(database, sink)
     assert _history(client, found[runs[0].id], "x") == [(0, 0.5)] * 100
@@ -132,8 +138,8 @@ def test_equal_records_of_the_same_step_are_all_kept(database, sink):
 def test_late_keys_ragged_counts_and_records_without_steps(database, sink):
     runs = _runs(2)
     real = np.array([[True, False], [True, True]])
-    ragged = Portion.of(runs, {"a": np.array([[1, 2], [3, 4]])}, real=real)
-    late = Portion.of(runs, {"b": np.array([[5], [6]])}, epoch=np.array([[9], [9]]))
+    ragged = RecordBatch.of(runs, {"a": np.array([[1, 2], [3, 4]])}, real=real)
+    late = RecordBatch.of(runs, {"b": np.array([[5], [6]])}, epoch=np.array([[9], [9]]))
     _send(sink, runs, ragged, late, ragged)
     client, found = _found(database, sink)
     first, second = (run for _, run in _in_order(found, runs))
@@ -144,7 +150,7 @@ def test_late_keys_ragged_counts_and_records_without_steps(database, sink):
 
 def test_a_step_that_is_not_whole_is_a_metric(database, sink):
     runs = _runs(1)
-    _send(sink, runs, Portion.of(runs, {"x": np.array([[1, 2]])}, t=np.array([[0.5, 1.5]])))
+    _send(sink, runs, RecordBatch.of(runs, {"x": np.array([[1, 2]])}, t=np.array([[0.5, 1.5]])))
     client, found = _found(database, sink)
     assert _history(client, found[runs[0].id], "x") == [(0, 1.0), (1, 2.0)]
     assert _history(client, found[runs[0].id], "t") == [(0, 0.5), (1, 1.5)]
@@ -153,7 +159,7 @@ def test_a_step_that_is_not_whole_is_a_metric(database, sink):
 def test_nan_stays_and_infinities_become_the_greatest_floats(database, sink):
     runs = _runs(1)
     x = np.array([[np.nan, np.inf, -np.inf]], np.float32)
-    _send(sink, runs, Portion.of(runs, {"x": x}, step=np.arange(3)[None]))
+    _send(sink, runs, RecordBatch.of(runs, {"x": x}, step=np.arange(3)[None]))
     client, found = _found(database, sink)
     greatest = np.finfo(np.float64).max
     values = [value for _, value in _history(client, found[runs[0].id], "x")]
@@ -162,7 +168,7 @@ def test_nan_stays_and_infinities_become_the_greatest_floats(database, sink):
 
 def test_a_run_without_records_is_there(database, sink):
     runs = _runs(1)
-    _send(sink, runs, Portion.of(runs, {"x": np.zeros((1, 0))}), status="crashed")
+    _send(sink, runs, RecordBatch.of(runs, {"x": np.zeros((1, 0))}), status="crashed")
     run = _found(database, sink)[1][runs[0].id]
     assert (run.info.status, run.data.metrics) == ("FAILED", {})
 
@@ -172,7 +178,7 @@ def test_keys_may_be_any_text(database, sink):
     long = ["m" * 2**20, "m" * 2**20 + "n", "☃" * 100]
     names = [*_HOSTILE, *long]
     values = {name: np.array([[index]]) for index, name in enumerate(names)}
-    _send(sink, runs, Portion.of(runs, values, step=np.array([[1]])))
+    _send(sink, runs, RecordBatch.of(runs, values, step=np.array([[1]])))
     run = _found(database, sink)[1][runs[0].id]
     assert len(run.data.metrics) == len(names)
     shown = {original_name(name): value for name, value in run.data.metrics.items()}
@@ -279,7 +285,7 @@ def test_a_group_ends_without_the_run_that_could_not_be_opened(database, sink):
     bad, good = (RunInfo(f"{time.time_ns()}", name, group="all") for name in ("\ud800", "good"))
     with pytest.raises(RuntimeError, match=r"`MLflowLogger` could not open the run '.ud800': "):
         sink.open([bad, good])
-    sink.write(Portion.of([good], {"x": np.array([[1]])}))
+    sink.write(RecordBatch.of([good], {"x": np.array([[1]])}))
     sink.close([bad, good], "finished")
     _, found = _found(database, sink)
     assert {run.info.run_name: run.info.status for run in found.values()} == {
@@ -292,7 +298,7 @@ def test_histograms_and_images_are_left_out_and_named(database, sink):
     runs = _runs(1)
     bins = HistogramBins(np.array([[[1, 2]]]), np.array([[[0.0, 0.5, 1]]]), np.array([[3]]))
     image = ImagePixels(np.zeros((1, 1, 2, 2), np.uint8))
-    _send(sink, runs, Portion.of(runs, {"h": bins, "i": image, "x": np.array([[1]])}))
+    _send(sink, runs, RecordBatch.of(runs, {"h": bins, "i": image, "x": np.array([[1]])}))
     run = _found(database, sink)[1][runs[0].id]
     assert run.data.tags["logax.left_out"] == "h, i"
     assert run.data.metrics == {"x": 1}
@@ -301,7 +307,7 @@ def test_histograms_and_images_are_left_out_and_named(database, sink):
 def _histogram(name, runs):
     shape = (len(runs), 1)
     bins = HistogramBins(np.ones((*shape, 2)), np.ones((*shape, 3)), np.zeros(shape, int))
-    return Portion.of(runs, {name: bins})
+    return RecordBatch.of(runs, {name: bins})
 
 
 def test_all_that_was_left_out_is_named_also_in_a_run_that_goes_on(database, sink):
@@ -318,7 +324,7 @@ def test_a_run_that_mlflow_refuses_keeps_nothing_from_the_others(database, sink)
     sink.open(runs)
     client, found = _found(database, sink)
     client.delete_run(found[runs[0].id].info.run_id)
-    sink.write(Portion.of(runs, {"x": np.arange(6).reshape(3, 2)}, step=np.array([[0, 1]] * 3)))
+    sink.write(RecordBatch.of(runs, {"x": np.arange(6).reshape(3, 2)}, step=np.array([[0, 1]] * 3)))
     with pytest.raises(
         RuntimeError, match="`MLflowLogger` could not send 2 metrics, which are lost: "
     ):
@@ -355,7 +361,7 @@ def test_the_records_of_a_run_that_could_not_be_opened_are_told_and_those_of_oth
     sink.open(runs)
     missing = _runs(1)
     with pytest.raises(RuntimeError, match="could not open the run 'n0': its records are lost"):
-        sink.write(Portion.of([*missing, *runs], {"x": np.array([[1], [2]])}))
+        sink.write(RecordBatch.of([*missing, *runs], {"x": np.array([[1], [2]])}))
     sink.close([*missing, *runs], "finished")
     client, found = _found(database, sink)
     assert _history(client, found[runs[0].id], "x") == [(0, 2.0)]
@@ -373,14 +379,14 @@ def test_what_keeps_mlflow_from_looking_for_a_run_is_told(database, sink):
 
 def test_a_run_is_found_and_goes_on(database, sink):
     (run,) = _runs(1, config={"rate": 0.5})
-    _send(sink, [run], Portion.of([run], {"x": np.array([[1]])}, step=np.array([[0]])))
+    _send(sink, [run], RecordBatch.of([run], {"x": np.array([[1]])}, step=np.array([[0]])))
     other = MLflowSink(sink._name, database)
     assert other.known_runs()[:2] == (f"the experiment {sink._name!r}", {run.id: "n0"})
     config = {"rate": 0.25, "more": 1}
     again = RunInfo(run.id, "other", config=config, resumed=True)
     other.open([again])
     assert _found(database, sink)[1][run.id].info.status == "RUNNING"
-    other.write(Portion.of([again], {"x": np.array([[2]])}, step=np.array([[1]])))
+    other.write(RecordBatch.of([again], {"x": np.array([[2]])}, step=np.array([[1]])))
     other.close([again], "finished")
     client, found = _found(database, sink)
     assert list(found) == [run.id]
@@ -392,7 +398,7 @@ def test_a_run_is_found_and_goes_on(database, sink):
 
 def test_a_run_that_goes_on_and_is_not_there_is_made(database, sink):
     again = RunInfo("gone-1", "n0", config={"rate": 0.5}, resumed=True)
-    _send(sink, [again], Portion.of([again], {"x": np.array([[2]])}, step=np.array([[1]])))
+    _send(sink, [again], RecordBatch.of([again], {"x": np.array([[2]])}, step=np.array([[1]])))
     client, found = _found(database, sink)
     run = found["gone-1"]
     assert (run.info.run_name, run.data.params) == ("n0", {"rate": "0.5"})
@@ -479,7 +485,7 @@ def test_behind_a_proxy_nobody_knows_whether_a_server_is_there(monkeypatch):
 def test_after_a_server_that_is_gone_no_other_run_is_tried(database, sink, number, notes):
     runs = _runs(number)
     sink.open(runs)
-    sink.write(Portion.of(runs, {"x": np.zeros((number, 2))}))
+    sink.write(RecordBatch.of(runs, {"x": np.zeros((number, 2))}))
     sink.uri = "http://127.0.0.1:9"  # where nobody listens
     with pytest.raises(ConnectionError, match="could not send 2 metrics, which are lost") as caught:
         sink.flush()
@@ -496,7 +502,7 @@ def test_a_real_server_takes_everything_and_its_end_is_an_error_that_says_what_i
         values = dict.fromkeys(("x", "../x", "naïve ☃", "m" * 2**20, "a//b"), x)
         steps = np.broadcast_to(np.arange(300), x.shape)
         sink.open(runs)
-        sink.write(Portion.of(runs, values, step=steps))
+        sink.write(RecordBatch.of(runs, values, step=steps))
         sink.flush()
         sink.close(runs[:4], "finished")
         client, found = _found(address, sink)
@@ -510,7 +516,7 @@ def test_a_real_server_takes_everything_and_its_end_is_an_error_that_says_what_i
                 history = _history(client, run, mlflow_name(name))
                 np.testing.assert_array_equal([value for _, value in history], own)
         kill()
-        sink.write(Portion.of(runs[4:], {"x": x[4:]}, step=steps[4:]))
+        sink.write(RecordBatch.of(runs[4:], {"x": x[4:]}, step=steps[4:]))
         with pytest.raises(
             ConnectionError, match=r"could not send 300 metrics, which are lost: .*reach"
         ) as caught:

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 import logax
+from logax._delivery.record_batch import RecordBatch, RunInfo, Stream
 from logax.loggers._numbers import Axis
-from logax.loggers.sink import Portion, RunInfo, Stream
 
 
 def _runs(number):
@@ -28,7 +28,7 @@ def _one(values, real=None, **steps):
     """A portion of one run, from arrays (records, ...)."""
     values = jax.tree.map(lambda x: x[None], values)
     steps = {name: np.asarray(step)[None] for name, step in steps.items()}
-    return Portion.of(_runs(1), values, real=real, **steps)
+    return RecordBatch.of(_runs(1), values, real=real, **steps)
 
 
 def test_scalars_stand_at_the_step_called_step():
@@ -43,16 +43,16 @@ def test_without_a_step_called_step_the_first_one_named_is_x():
 
 def test_without_steps_the_records_of_a_key_are_counted_across_portions():
     axis, runs = Axis(), _runs(2)
-    first = Portion.of(runs, {"a": np.zeros((2, 2)), "b": np.ones((2, 2))})
-    second = Portion.of(runs, {"b": np.ones((2, 1)), "c": np.zeros((2, 1))})
+    first = RecordBatch.of(runs, {"a": np.zeros((2, 2)), "b": np.ones((2, 2))})
+    second = RecordBatch.of(runs, {"b": np.ones((2, 1)), "c": np.zeros((2, 1))})
     assert _shown(first, axis) == {"a": [(0, 0.0), (1, 0.0)], "b": [(0, 1.0), (1, 1.0)]}
     assert _shown(second, axis, 1) == {"b": [(2, 1.0)], "c": [(0, 0.0)]}
 
 
 def test_keys_with_the_same_x_share_a_table_and_others_do_not():
     axis, runs = Axis(), _runs(1)
-    list(axis.parts(Portion.of(runs, {"b": np.ones((1, 1))})))
-    (part,) = axis.parts(Portion.of(runs, {k: np.zeros((1, 1)) for k in "abc"}))
+    list(axis.parts(RecordBatch.of(runs, {"b": np.ones((1, 1))})))
+    (part,) = axis.parts(RecordBatch.of(runs, {k: np.zeros((1, 1)) for k in "abc"}))
     assert [table.names for table in part.tables] == [("a", "c"), ("b",)]
 
 
@@ -60,24 +60,24 @@ def test_counts_are_of_each_stream_and_only_of_real_records():
     axis, runs = Axis(), _runs(2)
     real = np.array([[True, False, True], [False, True, False]])
     values = {"a": np.arange(6.0).reshape(2, 3)}
-    assert _shown(Portion.of(runs, values, real=real), axis, 0) == {"a": [(0, 0.0), (1, 2.0)]}
-    assert _shown(Portion.of(runs, values, real=real), axis, 1) == {"a": [(1, 4.0)]}
-    assert _shown(Portion.of(runs, values), axis, 0) == {"a": [(4, 0.0), (5, 1.0), (6, 2.0)]}
+    assert _shown(RecordBatch.of(runs, values, real=real), axis, 0) == {"a": [(0, 0.0), (1, 2.0)]}
+    assert _shown(RecordBatch.of(runs, values, real=real), axis, 1) == {"a": [(1, 4.0)]}
+    assert _shown(RecordBatch.of(runs, values), axis, 0) == {"a": [(4, 0.0), (5, 1.0), (6, 2.0)]}
 
 
 def test_lanes_of_one_run_are_counted_apart():
     axis, (run,) = Axis(), _runs(1)
     for lane, expected in ((0, 0), (1, 0), (0, 1)):
-        portion = Portion.of([run], {"a": np.zeros((1, 1))})
+        portion = RecordBatch.of([run], {"a": np.zeros((1, 1))})
         object.__setattr__(portion, "streams", (Stream(run, (lane,)),))
         assert _shown(portion, axis) == {"a": [(expected, 0.0)]}
 
 
 def test_a_run_that_was_forgotten_leaves_its_place_to_others_with_a_count_of_zero():
     axis, (first, second, third) = Axis(), _runs(3)
-    list(axis.parts(Portion.of([first, second], {"a": np.zeros((2, 3))})))
+    list(axis.parts(RecordBatch.of([first, second], {"a": np.zeros((2, 3))})))
     axis.forget([first])
-    portion = Portion.of([third, second], {"a": np.zeros((2, 1))})
+    portion = RecordBatch.of([third, second], {"a": np.zeros((2, 1))})
     (part,) = axis.parts(portion)
     assert part.tables[0].x.tolist() == [[0], [3]]
 
@@ -95,7 +95,7 @@ def test_floats_that_are_whole_become_integers():
 def test_a_step_that_is_not_whole_goes_beside_the_count_where_x_must_be_whole():
     axis, runs = Axis(whole=True), _runs(1)
     for x, step in enumerate((0.5, 1.0, 1.5)):
-        portion = Portion.of(runs, {"a": np.zeros((1, 1))}, step=np.array([[step]]))
+        portion = RecordBatch.of(runs, {"a": np.zeros((1, 1))}, step=np.array([[step]]))
         assert _shown(portion, axis) == {"a": [(x, 0.0)], "step": [(x, step)]}
 
 
@@ -178,7 +178,7 @@ def test_random_keys_are_left_out():
 def test_histograms_and_images_are_given_apart():
     bins = logax.HistogramBins(np.ones((1, 2, 4)), np.ones((1, 2, 5)), np.zeros((1, 2), int))
     image = logax.ImagePixels(np.zeros((1, 2, 5, 6, 3), np.uint8))
-    portion = Portion.of(
+    portion = RecordBatch.of(
         _runs(1), {"h": bins, "net": {"i": image}, "a": np.zeros((1, 2))}, step=np.array([[3, 4]])
     )
     (part,) = Axis().parts(portion)
@@ -192,14 +192,14 @@ def test_histograms_and_images_are_given_apart():
 def test_only_real_records_have_histograms_and_images():
     image = logax.ImagePixels(np.zeros((2, 3, 5, 6), np.uint8))
     real = np.array([[True, False, True], [False, True, False]])
-    (part,) = Axis().parts(Portion.of(_runs(2), {"i": image}, real=real))
+    (part,) = Axis().parts(RecordBatch.of(_runs(2), {"i": image}, real=real))
     assert [list(part.rows_of(stream)) for stream in (0, 1)] == [[0, 2], [1]]
 
 
 def test_histograms_and_images_of_many_lanes_are_told_apart_by_index():
     bins = logax.HistogramBins(np.ones((1, 1, 2, 4)), np.ones((1, 1, 2, 5)), np.ones((1, 1, 2)))
     image = logax.ImagePixels(np.zeros((1, 1, 2, 5, 6), np.uint8))
-    (part,) = Axis().parts(Portion.of(_runs(1), {"h": bins, "i": image}))
+    (part,) = Axis().parts(RecordBatch.of(_runs(1), {"h": bins, "i": image}))
     assert [x.name for x in part.histograms] == ["h/0", "h/1"]
     assert [(x.name, x.value.pixels.shape) for x in part.images] == [
         ("i/0", (1, 1, 5, 6)),
@@ -210,8 +210,8 @@ def test_histograms_and_images_of_many_lanes_are_told_apart_by_index():
 def test_a_portion_without_records_has_no_parts():
     runs = _runs(2)
     nothing = np.zeros((2, 3), bool)
-    assert list(Axis().parts(Portion.of(runs, {"a": np.zeros((2, 0))}))) == []
-    assert list(Axis().parts(Portion.of(runs, {"a": np.zeros((2, 3))}, real=nothing))) == []
+    assert list(Axis().parts(RecordBatch.of(runs, {"a": np.zeros((2, 0))}))) == []
+    assert list(Axis().parts(RecordBatch.of(runs, {"a": np.zeros((2, 3))}, real=nothing))) == []
 
 
 def test_what_stands_where_no_record_is_does_not_matter():

@@ -28,12 +28,12 @@ from logax.loggers import (
     CallbackLogger,
     Logger,
     MultiLogger,
-    Portion,
     ProgressLogger,
+    RecordBatch,
     SaveLogger,
     Sink,
 )
-from logax.loggers._shell.register import LiveRun, Seeds
+from logax.loggers._core.registry import LiveRun, Seeds
 from logax.testing import MemoryLogger
 
 
@@ -615,8 +615,8 @@ def test_options_that_only_the_log_of_programs_has_are_no_steps():
             UserWarning, match=r"`MemoryLogger.log` at .*, got `prefx`, .*`prefix` me"
         ):
             logger.log(state, {"x": 1.0}, prefx=1)
-    with pytest.warns(UserWarning, match=r"`Portion.of`, among its steps, got `reel`"):
-        Portion.of([], {"x": np.zeros((0, 0))}, reel=np.zeros((0, 0)))
+    with pytest.warns(UserWarning, match=r"`RecordBatch.of`, among its steps, got `reel`"):
+        RecordBatch.of([], {"x": np.zeros((0, 0))}, reel=np.zeros((0, 0)))
 
 
 def test_threads_keep_their_runs_apart():

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 import logax
+from logax._delivery.record_batch import RecordBatch
 from logax.loggers import MultiLogger
-from logax.loggers.sink import Portion, Sink
+from logax.loggers.sink import Sink
 from logax.testing import MemoryLogger
 from slow_cases import slow
 
@@ -224,7 +225,7 @@ class Sizes(Sink):
     def __init__(self) -> None:
         self.sizes: list[tuple[int, int]] = []
 
-    def write(self, portion: Portion) -> None:
+    def write(self, portion: RecordBatch) -> None:
         if "a" in portion.values:
             self.sizes.append(portion.order.shape)
 

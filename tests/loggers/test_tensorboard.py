@@ -26,7 +26,7 @@ from tensorboard.plugins.hparams import backend_context
 
 import logax
 from destinations.tensorboard_files import read_events, read_scalars, read_session
-from logax.loggers.sink import Portion, RunInfo
+from logax._delivery.record_batch import RecordBatch, RunInfo
 from logax.loggers.tensorboard import TensorBoardLogger, TensorBoardSink
 from loggers.sinks import write_runs
 
@@ -42,7 +42,7 @@ def _folders(log_dir):
 def test_scalars_are_read_back_with_their_steps(tmp_path):
     run = _run()
     values = {"loss": np.float32([[0.5, 0.25]]), "net": {"w": np.array([[[1, 2], [3, 4]]])}}
-    portion = Portion.of([run], values, step=np.array([[10, 20]]), episode=np.array([[1, 2]]))
+    portion = RecordBatch.of([run], values, step=np.array([[10, 20]]), episode=np.array([[1, 2]]))
     write_runs(TensorBoardSink(tmp_path), [run], portion)
     assert read_scalars(tmp_path / "a") == {
         "loss": [(10, 0.5), (20, 0.25)],
@@ -54,14 +54,14 @@ def test_scalars_are_read_back_with_their_steps(tmp_path):
 
 def test_the_time_of_an_event_is_that_of_its_arrival(tmp_path):
     run, before = _run(), time.time()
-    write_runs(TensorBoardSink(tmp_path), [run], Portion.of([run], {"a": np.zeros((1, 1))}))
+    write_runs(TensorBoardSink(tmp_path), [run], RecordBatch.of([run], {"a": np.zeros((1, 1))}))
     (event,) = read_events(tmp_path / "a").Scalars("a")
     assert before <= event.wall_time <= time.time()
 
 
 def test_each_run_has_its_folder_and_its_records(tmp_path):
     runs = [_run(f"seed {i}", i) for i in range(3)]
-    portion = Portion.of(runs, {"a": np.arange(6.0).reshape(3, 2)}, step=np.array([[0, 1]] * 3))
+    portion = RecordBatch.of(runs, {"a": np.arange(6.0).reshape(3, 2)}, step=np.array([[0, 1]] * 3))
     write_runs(TensorBoardSink(tmp_path), runs, portion)
     read = EventMultiplexer().AddRunsFromDirectory(str(tmp_path)).Reload()
     assert {
@@ -71,7 +71,7 @@ def test_each_run_has_its_folder_and_its_records(tmp_path):
 
 def test_records_without_steps_are_counted_across_portions(tmp_path):
     run = _run()
-    portions = [Portion.of([run], {"a": np.array([[float(i)]])}) for i in range(3)]
+    portions = [RecordBatch.of([run], {"a": np.array([[float(i)]])}) for i in range(3)]
     write_runs(TensorBoardSink(tmp_path), [run], *portions)
     assert read_scalars(tmp_path / "a") == {"a": [(0, 0.0), (1, 1.0), (2, 2.0)]}
 
@@ -79,8 +79,10 @@ def test_records_without_steps_are_counted_across_portions(tmp_path):
 def test_ragged_records_and_late_keys_are_all_there(tmp_path):
     runs = [_run("a", 1), _run("b", 2)]
     real = np.array([[True, True], [False, True]])
-    first = Portion.of(runs, {"x": np.arange(4.0).reshape(2, 2)}, real=real, step=np.ones((2, 2)))
-    late = Portion.of(runs, {"y": np.zeros((2, 1))}, step=np.full((2, 1), 9))
+    first = RecordBatch.of(
+        runs, {"x": np.arange(4.0).reshape(2, 2)}, real=real, step=np.ones((2, 2))
+    )
+    late = RecordBatch.of(runs, {"y": np.zeros((2, 1))}, step=np.full((2, 1), 9))
     write_runs(TensorBoardSink(tmp_path), runs, first, late)
     assert read_scalars(tmp_path / "a") == {"x": [(1, 0.0), (1, 1.0)], "y": [(9, 0.0)]}
     assert read_scalars(tmp_path / "b") == {"x": [(1, 3.0)], "y": [(9, 0.0)]}
@@ -89,7 +91,8 @@ def test_ragged_records_and_late_keys_are_all_there(tmp_path):
 def test_a_key_may_go_back_in_its_steps(tmp_path):
     run = _run()
     portions = [
-        Portion.of([run], {"a": np.zeros((1, 1))}, step=np.array([[step]])) for step in (5, 3, -1)
+        RecordBatch.of([run], {"a": np.zeros((1, 1))}, step=np.array([[step]]))
+        for step in (5, 3, -1)
     ]
     write_runs(TensorBoardSink(tmp_path), [run], *portions)
     assert read_scalars(tmp_path / "a") == {"a": [(5, 0.0), (3, 0.0), (-1, 0.0)]}
@@ -97,7 +100,7 @@ def test_a_key_may_go_back_in_its_steps(tmp_path):
 
 def test_numbers_that_are_not_finite_are_kept(tmp_path):
     run = _run()
-    portion = Portion.of([run], {"a": np.array([[np.nan, np.inf, -np.inf, 1e300]])})
+    portion = RecordBatch.of([run], {"a": np.array([[np.nan, np.inf, -np.inf, 1e300]])})
     write_runs(TensorBoardSink(tmp_path), [run], portion)
     values = [value for _, value in read_scalars(tmp_path / "a")["a"]]
     np.testing.assert_array_equal(values, [np.nan, np.inf, -np.inf, np.inf])
@@ -105,7 +108,7 @@ def test_numbers_that_are_not_finite_are_kept(tmp_path):
 
 def test_a_step_that_is_not_whole_stands_beside_the_count(tmp_path):
     run = _run()
-    portion = Portion.of([run], {"a": np.zeros((1, 2))}, step=np.array([[0.5, 1.0]]))
+    portion = RecordBatch.of([run], {"a": np.zeros((1, 2))}, step=np.array([[0.5, 1.0]]))
     write_runs(TensorBoardSink(tmp_path), [run], portion)
     assert read_scalars(tmp_path / "a") == {
         "a": [(0, 0.0), (1, 0.0)],
@@ -119,7 +122,7 @@ _HOSTILE = ["../x", "/etc/x", "a//b/", "Größe ∇ 🎲", "'; DROP TABLE x; --"
 def test_hostile_keys_are_tags_like_any_other(tmp_path):
     run, long = _run(), "k" * 2**20
     keys = [*_HOSTILE, long]
-    portion = Portion.of([run], {key: np.array([[float(i)]]) for i, key in enumerate(keys)})
+    portion = RecordBatch.of([run], {key: np.array([[float(i)]]) for i, key in enumerate(keys)})
     write_runs(TensorBoardSink(tmp_path), [run], portion)
     told = ["\\ud800" if key == "\ud800" else key for key in keys]
     assert read_scalars(tmp_path / "a") == {key: [(0, float(i))] for i, key in enumerate(told)}
@@ -131,7 +134,7 @@ def test_hostile_keys_are_tags_like_any_other(tmp_path):
 def test_no_name_leaves_the_folder(tmp_path, name):
     place = tmp_path / "outer" / "logs"
     run = _run(name, group="../../g")
-    write_runs(TensorBoardSink(place), [run], Portion.of([run], {"a": np.ones((1, 1))}))
+    write_runs(TensorBoardSink(place), [run], RecordBatch.of([run], {"a": np.ones((1, 1))}))
     (group,) = place.iterdir()
     (folder,) = group.iterdir()
     assert read_scalars(folder) == {"a": [(0, 1.0)]}
@@ -148,7 +151,7 @@ def test_a_usual_name_is_the_name_of_its_folder(tmp_path):
 def test_runs_of_one_name_have_different_folders(tmp_path):
     runs = [RunInfo("11111111-a", "a"), RunInfo("22222222-b", "a"), RunInfo("22222222-c", "a")]
     sink = TensorBoardSink(tmp_path)
-    write_runs(sink, runs, Portion.of(runs, {"x": np.array([[1.0], [2.0], [3.0]])}))
+    write_runs(sink, runs, RecordBatch.of(runs, {"x": np.array([[1.0], [2.0], [3.0]])}))
     assert _folders(tmp_path) == ["a", "a-22222222", "a-22222222-c"]
     assert read_scalars(tmp_path / "a-22222222-c") == {"x": [(0, 3.0)]}
 
@@ -167,7 +170,7 @@ def test_a_run_whose_folders_are_all_taken_is_told(tmp_path):
 
 def test_the_runs_of_a_group_share_a_folder(tmp_path):
     runs = [_run("seed-0", 0, group="g"), _run("seed-1", 1, group="g")]
-    write_runs(TensorBoardSink(tmp_path), runs, Portion.of(runs, {"x": np.ones((2, 1))}))
+    write_runs(TensorBoardSink(tmp_path), runs, RecordBatch.of(runs, {"x": np.ones((2, 1))}))
     assert _folders(tmp_path) == ["g"]
     assert _folders(tmp_path / "g") == ["seed-0", "seed-1"]
 
@@ -178,7 +181,7 @@ def test_histograms_are_read_back(tmp_path):
         np.array([[[1, 3], [0, 2]]]), np.array([[[0.0, 1.0, 2.0], [1.0, 2.0, 3.0]]]),
         np.array([[0, 5]]),
     )  # fmt: skip
-    portion = Portion.of([run], {"grad": {"w": bins}}, step=np.array([[3, 4]]))
+    portion = RecordBatch.of([run], {"grad": {"w": bins}}, step=np.array([[3, 4]]))
     write_runs(TensorBoardSink(tmp_path), [run], portion)
     first, second = read_events(tmp_path / "a").Histograms("grad/w")
     value = first.histogram_value
@@ -201,7 +204,9 @@ def test_histograms_are_read_back(tmp_path):
 )
 def test_images_are_read_back_pixel_by_pixel(tmp_path, pixels, expected):
     run = _run()
-    portion = Portion.of([run], {"i": logax.ImagePixels(pixels[None, None])}, step=np.array([[7]]))
+    portion = RecordBatch.of(
+        [run], {"i": logax.ImagePixels(pixels[None, None])}, step=np.array([[7]])
+    )
     write_runs(TensorBoardSink(tmp_path), [run], portion)
     (event,) = read_events(tmp_path / "a").Images("i")
     assert (event.step, event.height, event.width) == (7, *pixels.shape[:2])
@@ -251,7 +256,7 @@ def test_numbers_of_32_bits_have_few_digits_in_texts_and_stay_numbers(tmp_path):
 
 def test_the_page_of_hyperparameters_has_the_runs_and_finds_the_metrics(tmp_path):
     runs = [_run(f"r{i}", i, config={"rate": 0.1 * i, "opt": "adam"}) for i in range(3)]
-    write_runs(TensorBoardSink(tmp_path), runs, Portion.of(runs, {"loss": np.ones((3, 1))}))
+    write_runs(TensorBoardSink(tmp_path), runs, RecordBatch.of(runs, {"loss": np.ones((3, 1))}))
     events = PluginMultiplexer().AddRunsFromDirectory(str(tmp_path)).Reload()
     provider = data_provider.MultiplexerDataProvider(events, str(tmp_path))
     page = backend_context.Context(base_plugin.TBContext(data_provider=provider))
@@ -271,20 +276,20 @@ def test_how_a_run_ended_is_there(tmp_path, status, number):
 
 def test_a_run_without_records_can_beread_events(tmp_path):
     run = _run()
-    write_runs(TensorBoardSink(tmp_path), [run], Portion.of([run], {"a": np.zeros((1, 0))}))
+    write_runs(TensorBoardSink(tmp_path), [run], RecordBatch.of([run], {"a": np.zeros((1, 0))}))
     assert read_scalars(tmp_path / "a") == {}
 
 
 def test_a_run_that_goes_on_does_so_in_its_folder(tmp_path):
     first, other = _run("a", 1), _run("a", 2, group="g")
     for run in (first, other):
-        portion = Portion.of([run], {"x": np.ones((1, 1))}, step=np.array([[1]]))
+        portion = RecordBatch.of([run], {"x": np.ones((1, 1))}, step=np.array([[1]]))
         write_runs(TensorBoardSink(tmp_path), [run], portion)
     sink = TensorBoardSink(tmp_path)
     for run in (first, other):
         assert run.id in sink.known_runs().names
     again = RunInfo(other.id, "another name", resumed=True)
-    portion = Portion.of([again], {"x": np.ones((1, 1))}, step=np.array([[2]]))
+    portion = RecordBatch.of([again], {"x": np.ones((1, 1))}, step=np.array([[2]]))
     write_runs(sink, [again], portion)
     assert _folders(tmp_path) == ["a", "g"]
     assert read_scalars(tmp_path / "g" / "a") == {"x": [(1, 1.0), (2, 1.0)]}
@@ -293,7 +298,7 @@ def test_a_run_that_goes_on_does_so_in_its_folder(tmp_path):
 def test_a_run_that_goes_on_without_its_folder_has_a_new_one(tmp_path):
     other, again = _run("a", 1), _run("a", 2, resumed=True)
     write_runs(TensorBoardSink(tmp_path), [other])
-    portion = Portion.of([again], {"x": np.ones((1, 1))}, step=np.array([[2]]))
+    portion = RecordBatch.of([again], {"x": np.ones((1, 1))}, step=np.array([[2]]))
     write_runs(TensorBoardSink(tmp_path), [again], portion)
     assert _folders(tmp_path) == ["a", f"a-{again.id[:8]}"]
     assert read_scalars(tmp_path / f"a-{again.id[:8]}") == {"x": [(2, 1.0)]}
@@ -321,7 +326,7 @@ def test_256_runs_need_few_descriptors(tmp_path):
     used = max(map(int, os.listdir("/proc/self/fd")))
     resource.setrlimit(resource.RLIMIT_NOFILE, (used + 20, limits[1]))
     try:
-        portion = Portion.of(runs, {"a": np.arange(512.0).reshape(256, 2)})
+        portion = RecordBatch.of(runs, {"a": np.arange(512.0).reshape(256, 2)})
         write_runs(TensorBoardSink(tmp_path), runs, portion, portion)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
@@ -333,7 +338,7 @@ def test_a_folder_that_was_removed_is_told_and_the_other_runs_go_on(tmp_path):
     runs = [_run("a", 1), _run("b", 2)]
     sink = TensorBoardSink(tmp_path)
     sink.open(runs)
-    portion = Portion.of(runs, {"x": np.ones((2, 1))})
+    portion = RecordBatch.of(runs, {"x": np.ones((2, 1))})
     sink.write(portion)
     shutil.rmtree(tmp_path / "a")
     with pytest.raises(FileNotFoundError, match="`TensorBoardLogger` could not write run 'a': No"):
@@ -387,7 +392,7 @@ def test_several_failures_are_told_together(tmp_path):
     sink.open(runs)
     shutil.rmtree(tmp_path / "logs")
     with pytest.raises(ExceptionGroup, match="`TensorBoardLogger` could not write several runs"):
-        sink.write(Portion.of(runs, {"x": np.ones((2, 1))}))
+        sink.write(RecordBatch.of(runs, {"x": np.ones((2, 1))}))
 
 
 def test_a_run_that_could_not_begin_begins_when_it_can(tmp_path):
@@ -399,7 +404,7 @@ def test_a_run_that_could_not_begin_begins_when_it_can(tmp_path):
         with pytest.raises(OSError, match=f"`TensorBoardLogger` could not write run '{each.name}'"):
             sink.open([each])
     (tmp_path / "logs").unlink()
-    sink.write(Portion.of([run], {"x": np.ones((1, 1))}))
+    sink.write(RecordBatch.of([run], {"x": np.ones((1, 1))}))
     sink.close([run, silent], "finished")
     assert _folders(tmp_path / "logs") == ["a"]
     assert read_scalars(tmp_path / "logs" / "a") == {"x": [(0, 1.0)]}
@@ -424,13 +429,13 @@ def test_a_full_disk_is_told_and_what_was_written_stays_readable(tmp_path):
     program = """
         import resource, sys
         import numpy as np
-        from logax.loggers.sink import Portion, RunInfo
+        from logax._delivery.record_batch import RecordBatch, RunInfo
         from logax.loggers.tensorboard import TensorBoardSink
 
         run, sink = RunInfo("id", "a"), TensorBoardSink(sys.argv[1])
         sink.open([run])
-        small = Portion.of([run], {"x": np.ones((1, 1))})
-        large = Portion.of([run], {"x" * 100: np.ones((1, 1000))})
+        small = RecordBatch.of([run], {"x": np.ones((1, 1))})
+        large = RecordBatch.of([run], {"x" * 100: np.ones((1, 1000))})
         sink.write(small)
         limits = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, limits[1]))
@@ -452,11 +457,11 @@ def test_a_full_disk_is_told_and_what_was_written_stays_readable(tmp_path):
 def test_a_reader_sees_records_after_flush(tmp_path):
     run, sink = _run(), TensorBoardSink(tmp_path)
     sink.open([run])
-    sink.write(Portion.of([run], {"x": np.ones((1, 1))}))
+    sink.write(RecordBatch.of([run], {"x": np.ones((1, 1))}))
     sink.flush()
     events = read_events(tmp_path / "a")
     assert len(events.Scalars("x")) == 1
-    sink.write(Portion.of([run], {"x": np.ones((1, 1))}))
+    sink.write(RecordBatch.of([run], {"x": np.ones((1, 1))}))
     sink.flush()
     events.Reload()
     assert len(events.Scalars("x")) == 2

@@ -16,10 +16,10 @@ import pytest
 
 import logax
 from logax import DeliveryError
+from logax._delivery.record_batch import RecordBatch, RunInfo
 from logax.loggers._text.files import FileChangedError
 from logax.loggers.csv import CSVLogger, CSVSink
 from logax.loggers.jsonl import JSONLLogger, JSONLSink
-from logax.loggers.sink import Portion, RunInfo
 from loggers.sinks import write_runs
 from loggers.text_children import add_records, fill_disk
 
@@ -64,7 +64,9 @@ def test_every_record_of_every_run_is_there_once_and_in_order(tmp_path, kind, nu
     runs = _runs(number)
     x = np.arange(number * 5, dtype=np.float32).reshape(number, 5) / 7
     portions = [
-        Portion.of(runs, {"x": x[:, part]}, step=np.broadcast_to(np.arange(5), x.shape)[:, part])
+        RecordBatch.of(
+            runs, {"x": x[:, part]}, step=np.broadcast_to(np.arange(5), x.shape)[:, part]
+        )
         for part in (slice(0, 2), slice(2, 5))
     ]
     write_runs(kind.sink(tmp_path / "a"), runs, *portions)
@@ -84,7 +86,7 @@ def test_floats_of_all_bits_come_back_exactly(tmp_path, kind, dtype):
     size = np.dtype(dtype).itemsize
     x = np.random.default_rng(0).integers(0, 256, 2000 * size, np.uint8).view(dtype)
     with np.errstate(invalid="ignore"):
-        portion = Portion.of(runs, {"x": x[None]}, i=np.arange(2000)[None])
+        portion = RecordBatch.of(runs, {"x": x[None]}, i=np.arange(2000)[None])
         write_runs(kind.sink(tmp_path / "a"), runs, portion)
         found = kind.table(tmp_path / "a")["x"].to_numpy().astype(dtype)
         np.testing.assert_array_equal(found.astype(float), x.astype(float))
@@ -133,15 +135,15 @@ def test_a_folder_that_is_gone_raises_and_says_what_was_lost(tmp_path, kind):
     folder.mkdir()
     runs = _runs(1)
     sink = kind.sink(folder / "a")
-    sink.write(Portion.of(runs, {"x": np.zeros((1, 3))}))
+    sink.write(RecordBatch.of(runs, {"x": np.zeros((1, 3))}))
     sink.flush()
     shutil.rmtree(folder)
-    sink.write(Portion.of(runs, {"x": np.zeros((1, 7))}))
+    sink.write(RecordBatch.of(runs, {"x": np.zeros((1, 7))}))
     expected = rf"`{kind.logger.__name__}` could not write 7 records to .*runs/a, and they are lost"
     with pytest.raises(FileNotFoundError, match=expected):
         sink.flush()
     folder.mkdir()
-    sink.write(Portion.of(runs, {"x": np.zeros((1, 2))}))
+    sink.write(RecordBatch.of(runs, {"x": np.zeros((1, 2))}))
     with pytest.raises(
         FileChangedError, match="was deleted, moved or emptied by another program: the 3"
     ):
@@ -268,7 +270,7 @@ def test_a_foreign_file_that_comes_before_the_first_record_is_not_added_to(tmp_p
     path, runs = tmp_path / "a", _runs(1)
     sink = kind.sink(path)
     path.write_bytes(_FOREIGN["text"])
-    sink.write(Portion.of(runs, {"x": np.zeros((1, 3))}))
+    sink.write(RecordBatch.of(runs, {"x": np.zeros((1, 3))}))
     with pytest.raises(ValueError, match=rf"`{kind.logger.__name__}` adds to \w+ that it wrote"):
         sink.flush()
     assert path.read_bytes() == _FOREIGN["text"]
@@ -280,7 +282,7 @@ def test_a_file_that_is_another_when_its_lock_is_had_is_opened_anew(
 ):
     runs, path = _runs(1), tmp_path / "a"
     for name in ("a", "b"):
-        write_runs(kind.sink(tmp_path / name), runs, Portion.of(runs, {"x": np.array([[1]])}))
+        write_runs(kind.sink(tmp_path / name), runs, RecordBatch.of(runs, {"x": np.array([[1]])}))
     expected = [1, 2] if leave is not os.remove else [2]
     flock, others = fcntl.flock, [leave]
 
@@ -290,7 +292,7 @@ def test_a_file_that_is_another_when_its_lock_is_had_is_opened_anew(
         flock(fd, operation)
 
     monkeypatch.setattr(fcntl, "flock", after_another_process)
-    write_runs(kind.sink(path), runs, Portion.of(runs, {"x": np.array([[2]])}))
+    write_runs(kind.sink(path), runs, RecordBatch.of(runs, {"x": np.array([[2]])}))
     assert kind.table(path)["x"].tolist() == expected
 
 
@@ -324,5 +326,5 @@ def test_a_path_that_cannot_be_written_is_refused_at_once(tmp_path, kind):
 def test_folders_that_are_missing_are_made(tmp_path, kind):
     runs = _runs(1)
     path = tmp_path / "b" / "c" / "a"
-    write_runs(kind.sink(path), runs, Portion.of(runs, {"x": np.array([[1]])}))
+    write_runs(kind.sink(path), runs, RecordBatch.of(runs, {"x": np.array([[1]])}))
     assert kind.table(path).to_dict("list") == {"run": ["run-0"], "x": [1]}

@@ -19,7 +19,7 @@ from trackio import context_vars
 
 from destinations.trackio_project import read_rows
 from logax import HistogramBins, ImagePixels
-from logax.loggers.sink import Portion, RunInfo
+from logax._delivery.record_batch import RecordBatch, RunInfo
 from logax.loggers.trackio import TrackioLogger, TrackioSink
 from loggers.sinks import write_runs
 
@@ -48,7 +48,7 @@ def test_a_run_has_its_name_config_group_and_rows():
     _write(
         TrackioSink("p", config={"all": 1}),
         runs,
-        Portion.of(runs, values, step=np.array([[3, 7]])),
+        RecordBatch.of(runs, values, step=np.array([[3, 7]])),
     )
     (run,) = trackio.Api().runs("p")
     assert (run.id, run.name) == ("id-0", "n0")
@@ -99,7 +99,7 @@ def test_every_record_of_every_run_is_there_once_and_in_order(number):
     _write(
         TrackioSink("p"),
         runs,
-        Portion.of(runs, {"x": x}, step=np.broadcast_to(np.arange(5), x.shape)),
+        RecordBatch.of(runs, {"x": x}, step=np.broadcast_to(np.arange(5), x.shape)),
     )
     found = read_rows("p")
     assert len(found) == number
@@ -110,8 +110,8 @@ def test_every_record_of_every_run_is_there_once_and_in_order(number):
 def test_late_keys_ragged_counts_and_records_without_steps():
     runs = _runs(2)
     real = np.array([[True, False], [True, True]])
-    ragged = Portion.of(runs, {"a": np.array([[1, 2], [3, 4]])}, real=real)
-    late = Portion.of(runs, {"b": np.array([[5], [6]])}, epoch=np.array([[9], [9]]))
+    ragged = RecordBatch.of(runs, {"a": np.array([[1, 2], [3, 4]])}, real=real)
+    late = RecordBatch.of(runs, {"b": np.array([[5], [6]])}, epoch=np.array([[9], [9]]))
     _write(TrackioSink("p"), runs, ragged, late, ragged)
     assert read_rows("p") == {
         "id-0": [{"step": 0, "a": 1}, {"step": 9, "epoch": 9, "b": 5}, {"step": 1, "a": 1}],
@@ -130,7 +130,7 @@ def test_a_step_that_is_not_whole_is_a_metric():
     _write(
         TrackioSink("p"),
         runs,
-        Portion.of(runs, {"x": np.array([[1, 2]])}, t=np.array([[0.5, 1.5]])),
+        RecordBatch.of(runs, {"x": np.array([[1, 2]])}, t=np.array([[0.5, 1.5]])),
     )
     assert read_rows("p") == {
         "id-0": [{"step": 0, "x": 1, "t": 0.5}, {"step": 1, "x": 2, "t": 1.5}]
@@ -140,13 +140,13 @@ def test_a_step_that_is_not_whole_is_a_metric():
 def test_nan_and_infinities_stay():
     runs = _runs(1)
     x = np.array([[np.nan, np.inf, -np.inf]], np.float32)
-    _write(TrackioSink("p"), runs, Portion.of(runs, {"x": x}, step=np.arange(3)[None]))
+    _write(TrackioSink("p"), runs, RecordBatch.of(runs, {"x": x}, step=np.arange(3)[None]))
     np.testing.assert_array_equal([row["x"] for row in read_rows("p")["id-0"]], x[0])
 
 
 def test_no_records_make_no_run():
     runs = _runs(1)
-    _write(TrackioSink("p"), runs, Portion.of(runs, {"x": np.zeros((1, 0))}))
+    _write(TrackioSink("p"), runs, RecordBatch.of(runs, {"x": np.zeros((1, 0))}))
     assert read_rows("p") == {}
 
 
@@ -155,7 +155,7 @@ def test_keys_may_be_any_text():
     values = {name: np.array([[index]]) for index, name in enumerate(_HOSTILE)}
     values["tree"] = {"": np.array([[-1]])}
     values["x\ud800"] = np.array([[-2]])
-    _write(TrackioSink("p"), runs, Portion.of(runs, values, step=np.array([[1]])))
+    _write(TrackioSink("p"), runs, RecordBatch.of(runs, values, step=np.array([[1]])))
     expected = {name: index for index, name in enumerate(_HOSTILE)}
     assert read_rows("p") == {"id-0": [{"step": 1, **expected, "tree/": -1, "x\\ud800": -2}]}
 
@@ -164,7 +164,7 @@ def test_names_that_trackio_has_for_itself_get_two_underscores():
     runs = _runs(1)
     names = ["step", "run", "time", "timestamp", "metrics", "project", "__x", "_y"]
     values = {name: np.array([[index]]) for index, name in enumerate(names)}
-    _write(TrackioSink("p"), runs, Portion.of(runs, values, i=np.array([[5]])))
+    _write(TrackioSink("p"), runs, RecordBatch.of(runs, values, i=np.array([[5]])))
     (row,) = read_rows("p")["id-0"]
     assert row == {
         "step": 5, "i": 5, "__step": 0, "__run": 1, "__time": 2, "__timestamp": 3, "__metrics": 4,
@@ -179,8 +179,8 @@ def test_a_histogram_is_trackios_own_and_images_are_left_out_and_named():
     _write(
         TrackioSink("p"),
         runs,
-        Portion.of(runs, {"h": bins, "i": image, "x": np.array([[1]])}, step=np.array([[4]])),
-        Portion.of(runs, {"i": image}, step=np.array([[5]])),
+        RecordBatch.of(runs, {"h": bins, "i": image, "x": np.array([[1]])}, step=np.array([[4]])),
+        RecordBatch.of(runs, {"i": image}, step=np.array([[5]])),
     )
     own = trackio.Histogram(np_histogram=([1, 2], [0.0, 0.5, 1.0]))._to_dict()
     assert read_rows("p")["id-0"] == [{"step": 4, "x": 1}, {"step": 4, "h": own, "h/nonfinite": 3}]
@@ -190,11 +190,13 @@ def test_a_histogram_is_trackios_own_and_images_are_left_out_and_named():
 
 def test_a_run_is_found_and_goes_on_with_its_config():
     (run,) = _runs(1, config={"rate": 0.5, "kept": 2})
-    _write(TrackioSink("p"), [run], Portion.of([run], {"x": np.array([[1]])}, step=np.array([[0]])))
+    _write(
+        TrackioSink("p"), [run], RecordBatch.of([run], {"x": np.array([[1]])}, step=np.array([[0]]))
+    )
     sink = TrackioSink("p")
     assert sink.known_runs()[:2] == ("the project 'p'", {"id-0": "n0"})
     again = RunInfo("id-0", "n0", config={"rate": 0.25, "more": 1}, resumed=True)
-    _write(sink, [again], Portion.of([again], {"x": np.array([[2]])}, step=np.array([[1]])))
+    _write(sink, [again], RecordBatch.of([again], {"x": np.array([[2]])}, step=np.array([[1]])))
     assert read_rows("p") == {"id-0": [{"step": 0, "x": 1}, {"step": 1, "x": 2}]}
     (found,) = trackio.Api().runs("p")
     assert [found.config[name] for name in ("rate", "kept", "more")] == [0.25, 2, 1]
@@ -202,7 +204,7 @@ def test_a_run_is_found_and_goes_on_with_its_config():
 
 def test_a_run_that_goes_on_and_is_not_there_begins_with_its_config():
     again = RunInfo("id-9", "n9", config={"rate": 0.5}, resumed=True)
-    portion = Portion.of([again], {"x": np.array([[2]])}, step=np.array([[1]]))
+    portion = RecordBatch.of([again], {"x": np.array([[2]])}, step=np.array([[1]]))
     _write(TrackioSink("p"), [again], portion)
     assert read_rows("p") == {"id-9": [{"step": 1, "x": 2}]}
     (found,) = trackio.Api().runs("p")
@@ -226,13 +228,13 @@ def test_a_folder_that_is_gone_raises_and_says_what_was_lost(folder):
     sink.open(runs)
     shutil.rmtree(folder)
     folder.write_text("no folder")
-    sink.write(Portion.of(runs, {"x": np.zeros((2, 7))}))
+    sink.write(RecordBatch.of(runs, {"x": np.zeros((2, 7))}))
     with pytest.raises(
         OSError, match=r"`TrackioLogger` could not write 14 rows to the project 'p'"
     ):
         sink.flush()
     folder.unlink()
-    sink.write(Portion.of(runs, {"x": np.ones((2, 1))}))
+    sink.write(RecordBatch.of(runs, {"x": np.ones((2, 1))}))
     sink.flush()
     assert read_rows("p") == {run.id: [{"step": 7, "x": 1.0}] for run in runs}
 
@@ -242,7 +244,7 @@ def test_a_run_that_could_not_be_written_to_its_end_is_let_go(folder):
     gone = weakref.ref(run)
     sink = TrackioSink("p")
     sink.open([run])
-    sink.write(Portion.of([run], {"x": np.zeros((1, 7))}))
+    sink.write(RecordBatch.of([run], {"x": np.zeros((1, 7))}))
     shutil.rmtree(folder)
     folder.write_text("no folder")
     with pytest.raises(OSError, match=r"`TrackioLogger` could not write 7 rows"):
@@ -255,15 +257,15 @@ def test_a_run_that_could_not_be_written_to_its_end_is_let_go(folder):
 _FILL = """
 import os, resource, sys
 import numpy as np
-from logax.loggers.sink import Portion, RunInfo
+from logax._delivery.record_batch import RecordBatch, RunInfo
 from logax.loggers.trackio import TrackioSink
 sink, runs = TrackioSink("p"), [RunInfo("id-0", "n0")]
 sink.open(runs)
-sink.write(Portion.of(runs, {"x": np.arange(3)[None]}))
+sink.write(RecordBatch.of(runs, {"x": np.arange(3)[None]}))
 sink.flush()
 size = max(entry.stat().st_size for entry in os.scandir(os.environ["TRACKIO_DIR"])) + 20000
 resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
-sink.write(Portion.of(runs, {"x": np.arange(5000)[None]}))
+sink.write(RecordBatch.of(runs, {"x": np.arange(5000)[None]}))
 try:
     sink.flush()
 except OSError as error:

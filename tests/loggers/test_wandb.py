@@ -19,7 +19,7 @@ from PIL import Image
 
 import logax
 from destinations.wandb_files import environment, own_service, wandb_files
-from logax.loggers.sink import Portion, RunInfo
+from logax._delivery.record_batch import RecordBatch, RunInfo
 from logax.loggers.wandb import WandbLogger, WandbSink
 from loggers.sinks import write_runs
 
@@ -48,7 +48,7 @@ def _read(folder, number="0"):
 def test_records_are_rows_over_our_step(tmp_path):
     run = _run(config={"rate": 0.1, "net": {"layers": np.array([64, 32])}})
     values = {"loss": np.float32([[0.5, 0.25]]), "net": {"w": np.array([[[1, 2], [3, 4]]])}}
-    portion = Portion.of([run], values, step=np.array([[10, 5]]), episode=np.array([[1, 2]]))
+    portion = RecordBatch.of([run], values, step=np.array([[10, 5]]), episode=np.array([[1, 2]]))
     write_runs(_sink(tmp_path, config={"fixed": True}, tags=["t"]), [run], portion)
     read = _read(tmp_path)
     assert read.rows == [
@@ -68,10 +68,10 @@ def test_keys_with_different_steps_have_different_x_axes(tmp_path):
     write_runs(
         _sink(tmp_path),
         [run],
-        Portion.of([run], {"loss": np.zeros((1, 1))}, step=np.array([[3]])),
-        Portion.of([run], {"return": np.ones((1, 1))}, episode=np.array([[7]])),
-        Portion.of([run], {"free": np.ones((1, 2))}),
-        Portion.of([run], {"fine": np.ones((1, 1))}, time=np.array([[0.5]])),
+        RecordBatch.of([run], {"loss": np.zeros((1, 1))}, step=np.array([[3]])),
+        RecordBatch.of([run], {"return": np.ones((1, 1))}, episode=np.array([[7]])),
+        RecordBatch.of([run], {"free": np.ones((1, 2))}),
+        RecordBatch.of([run], {"fine": np.ones((1, 1))}, time=np.array([[0.5]])),
     )
     read = _read(tmp_path)
     assert read.rows == [
@@ -87,9 +87,9 @@ def test_keys_with_different_steps_have_different_x_axes(tmp_path):
 
 def test_what_has_the_same_x_is_one_row(tmp_path):
     run = _run()
-    first = Portion.of([run], {"a": np.array([[1.0, 2.0]])}, step=np.array([[0, 1]]))
-    second = Portion.of([run], {"b": np.array([[3.0, 4.0]])}, step=np.array([[1, 0]]))
-    again = Portion.of([run], {"a": np.array([[5.0]])}, step=np.array([[1]]))
+    first = RecordBatch.of([run], {"a": np.array([[1.0, 2.0]])}, step=np.array([[0, 1]]))
+    second = RecordBatch.of([run], {"b": np.array([[3.0, 4.0]])}, step=np.array([[1, 0]]))
+    again = RecordBatch.of([run], {"a": np.array([[5.0]])}, step=np.array([[1]]))
     write_runs(_sink(tmp_path), [run], first, second, again)
     assert _read(tmp_path).rows == [
         {"step": 0, "a": 1.0, "b": 4.0},
@@ -100,8 +100,8 @@ def test_what_has_the_same_x_is_one_row(tmp_path):
 
 def test_many_rows_do_not_wait_for_what_has_the_same_x(tmp_path):
     run, steps = _run(), np.arange(1001)[None]
-    first = Portion.of([run], {"a": steps / 2}, step=steps)
-    second = Portion.of([run], {"b": np.array([[3.0]])}, step=np.array([[1000]]))
+    first = RecordBatch.of([run], {"a": steps / 2}, step=steps)
+    second = RecordBatch.of([run], {"b": np.array([[3.0]])}, step=np.array([[1000]]))
     write_runs(_sink(tmp_path), [run], first, second)
     rows = _read(tmp_path).rows
     assert rows[:-1] == [{"step": step, "a": step / 2} for step in range(1001)]
@@ -123,7 +123,7 @@ def test_histograms_and_images_are_those_of_wandb(tmp_path):
         "i": logax.ImagePixels(pixels[None, None]),
         "grey": logax.ImagePixels(np.array([[0.0], [1.0]])[None, None]),
     }
-    portion = Portion.of([run], values, step=np.array([[4]]))
+    portion = RecordBatch.of([run], values, step=np.array([[4]]))
     write_runs(_sink(tmp_path), [run], portion)
     read = _read(tmp_path)
     (row,) = read.rows
@@ -140,10 +140,10 @@ def test_ragged_late_and_not_finite_records_are_all_there(tmp_path):
     real = np.array([[True, False, True, True]])
     values = {"a": np.array([[np.nan, 0.0, np.inf, -np.inf]])}
     steps = np.array([[0, 1, 2, 3]])
-    late = Portion.of([run], {"b": np.zeros((1, 1))}, step=np.array([[9]]))
-    empty = Portion.of([run], {"c": np.zeros((1, 0))})
+    late = RecordBatch.of([run], {"b": np.zeros((1, 1))}, step=np.array([[9]]))
+    empty = RecordBatch.of([run], {"c": np.zeros((1, 0))})
     write_runs(
-        _sink(tmp_path), [run], Portion.of([run], values, real=real, step=steps), late, empty
+        _sink(tmp_path), [run], RecordBatch.of([run], values, real=real, step=steps), late, empty
     )
     rows = _read(tmp_path).rows
     assert [row["step"] for row in rows] == [0, 2, 3, 9]
@@ -171,8 +171,8 @@ def test_hostile_keys_are_names_like_any_other(tmp_path):
     write_runs(
         _sink(tmp_path),
         [run],
-        Portion.of([run], first, step=np.array([[0]])),
-        Portion.of([run], later, episode=np.array([[3]])),
+        RecordBatch.of([run], first, step=np.array([[0]])),
+        RecordBatch.of([run], later, episode=np.array([[3]])),
     )
     named = [*keys[:-3], "\\ud800", "key/_step", "key/_wandb"]
     assert _read(tmp_path).rows == [
@@ -184,7 +184,7 @@ def test_hostile_keys_are_names_like_any_other(tmp_path):
 def test_eight_runs_are_open_side_by_side_in_one_group(tmp_path):
     runs = [_run(i, group="seeds") for i in range(8)]
     values = {"a": np.arange(16.0).reshape(8, 2)}
-    write_runs(_sink(tmp_path), runs, Portion.of(runs, values, step=np.array([[0, 1]] * 8)))
+    write_runs(_sink(tmp_path), runs, RecordBatch.of(runs, values, step=np.array([[0, 1]] * 8)))
     assert wandb.run is None
     for i in range(8):
         read = _read(tmp_path, i)
@@ -204,7 +204,7 @@ def test_a_run_that_goes_on_offline_says_how_to_send_it(tmp_path):
     sink = _sink(tmp_path)
     with pytest.warns(UserWarning, match="goes on with run id-0 offline, .* `wandb sync --append`"):
         sink.open([run])
-    sink.write(Portion.of([run], {"a": np.ones((1, 1))}, step=np.array([[5]])))
+    sink.write(RecordBatch.of([run], {"a": np.ones((1, 1))}, step=np.array([[5]])))
     sink.close([run], "finished")
     read = _read(tmp_path)
     assert read.rows == [{"step": 5, "a": 1.0}]
@@ -248,7 +248,7 @@ def test_no_run_prints_anything_unless_that_is_asked_for(tmp_path, variables, sp
 def test_a_run_that_ended_by_itself_is_told_and_the_others_go_on(tmp_path):
     runs, sink = [_run(0), _run(1)], _sink(tmp_path)
     sink.open(runs)
-    sink.write(Portion.of(runs, {"a": np.ones((2, 3))}, step=np.array([[0, 1, 2]] * 2)))
+    sink.write(RecordBatch.of(runs, {"a": np.ones((2, 3))}, step=np.array([[0, 1, 2]] * 2)))
     sink._runs[runs[0]].run.finish()
     with pytest.raises(wandb.errors.UsageError, match="is finished") as caught:
         sink.flush()
@@ -260,7 +260,7 @@ def test_a_run_that_ended_by_itself_is_told_and_the_others_go_on(tmp_path):
 def test_records_of_a_run_that_could_not_begin_are_told(tmp_path):
     sink, run = _sink(tmp_path), _run()
     with pytest.raises(RuntimeError, match="could not begin run 'run 0': its records are lost"):
-        sink.write(Portion.of([run], {"a": np.ones((1, 1))}))
+        sink.write(RecordBatch.of([run], {"a": np.ones((1, 1))}))
     sink.close([run], "finished")
     assert wandb_files(tmp_path) == []
 
@@ -269,7 +269,7 @@ def test_without_login_the_run_goes_on_offline_and_says_so(tmp_path):
     with pytest.warns(UserWarning, match="`WandbLogger` found no login for W&B, and keeps"):
         sink = WandbSink({"project": "p", "dir": str(tmp_path)})
     run = _run()
-    write_runs(sink, [run], Portion.of([run], {"a": np.ones((1, 1))}))
+    write_runs(sink, [run], RecordBatch.of([run], {"a": np.ones((1, 1))}))
     assert _read(tmp_path).rows == [{"records": 0, "a": 1.0}]
 
 
@@ -332,7 +332,7 @@ def test_seeds_are_one_run_unless_they_are_to_be_more(tmp_path):
 def test_256_runs_are_open_side_by_side(tmp_path):
     runs = [_run(i) for i in range(256)]
     values = {"a": np.arange(512.0).reshape(256, 2)}
-    write_runs(_sink(tmp_path), runs, Portion.of(runs, values, step=np.array([[0, 1]] * 256)))
+    write_runs(_sink(tmp_path), runs, RecordBatch.of(runs, values, step=np.array([[0, 1]] * 256)))
     for i in range(256):
         assert _read(tmp_path, f"id-{i}").rows == [
             {"step": 0, "a": 2.0 * i},
@@ -346,7 +346,7 @@ def test_where_wandb_cannot_be_reached_the_run_goes_on_offline(tmp_path):
     sink, run = WandbSink({"project": "p", "dir": str(tmp_path), "settings": settings}), _run()
     with pytest.warns(UserWarning, match="`WandbLogger` cannot reach W&B, and keeps its runs"):
         sink.open([run])
-    sink.write(Portion.of([run], {"a": np.ones((1, 1))}))
+    sink.write(RecordBatch.of([run], {"a": np.ones((1, 1))}))
     sink.close([run], "finished")
     assert _read(tmp_path, "id-0-offline").rows == [{"records": 0, "a": 1.0}]
 
@@ -356,7 +356,7 @@ def test_the_end_of_wandbs_own_process_is_told_and_nothing_hangs(tmp_path):
     program = """
         import os, pathlib, signal, sys
         import numpy as np
-        from logax.loggers.sink import Portion, RunInfo
+        from logax._delivery.record_batch import RecordBatch, RunInfo
         from logax.loggers.wandb import WandbSink
 
         run = RunInfo("id-0", "run 0")
@@ -370,7 +370,7 @@ def test_the_end_of_wandbs_own_process_is_told_and_nothing_hangs(tmp_path):
             if int(rest.split()[1]) == os.getpid() and "wandb-core" in name:
                 os.kill(int(entry.parent.name), signal.SIGKILL)
                 os.waitpid(int(entry.parent.name), 0)
-        portion = Portion.of([run], {"a": np.ones((1, 10_000))}, step=np.arange(10_000)[None])
+        portion = RecordBatch.of([run], {"a": np.ones((1, 10_000))}, step=np.arange(10_000)[None])
         try:
             sink.write(portion)
             sink.flush()

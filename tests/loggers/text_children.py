@@ -5,9 +5,9 @@ import resource
 
 import numpy as np
 
+from logax._delivery.record_batch import RecordBatch, RunInfo
 from logax.loggers.csv import CSVSink
 from logax.loggers.jsonl import JSONLSink
-from logax.loggers.sink import Portion, RunInfo
 
 _SINKS = {"csv": CSVSink, "jsonl": JSONLSink}
 
@@ -18,22 +18,22 @@ def add_records(kind, path, name, number):
     sink = _SINKS[kind](path)
     for index in range(number):
         values = {"x": np.full((1, 3), index), f"{name}{index // 4}": np.full((1, 3), index)}
-        sink.write(Portion.of([run], {**values, "v": np.zeros((1, 3, 500))}))
+        sink.write(RecordBatch.of([run], {**values, "v": np.zeros((1, 3, 500))}))
         sink.flush()
 
 
 def fill_disk(kind, path, answers):
     sink = _SINKS[kind](path)
     runs = [RunInfo("run-0", "name 0")]
-    sink.write(Portion.of(runs, {"x": np.arange(3)[None]}))
+    sink.write(RecordBatch.of(runs, {"x": np.arange(3)[None]}))
     sink.flush()
     size = os.path.getsize(path)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size + 100, size + 100))
     for key in ("x", "y"):  # the second one widens a table
-        sink.write(Portion.of(runs, {key: np.arange(1000)[None]}))
+        sink.write(RecordBatch.of(runs, {key: np.arange(1000)[None]}))
         try:
             sink.flush()
         except OSError as error:
             answers.put(str(error))
-    sink.write(Portion.of(runs, {"x": np.arange(1)[None]}))
+    sink.write(RecordBatch.of(runs, {"x": np.arange(1)[None]}))
     sink.flush()

@@ -24,9 +24,10 @@ import logax
 from gates import pending
 from interrupts import interrupts
 from logax import DeliveryError, EveryNStep
-from logax._delivery.forks import _renewed
 from logax._delivery.worker import Worker, worker
-from logax.loop import CompositeLogger, NotifyLogger, RingBufferLogger, _outbox, _webhook
+from logax._support.forks import _renewed
+from logax.loop import CompositeLogger, NotifyLogger, RingBufferLogger, _webhook
+from logax.loop import _webhook as _outbox
 from loops import Particles, held_state, run
 from storage_processes import run as run_program
 

@@ -19,11 +19,11 @@ import numpy as np
 import pytest
 
 from gates import pending
-from logax._delivery.forks import _renewed
 from logax._delivery.worker import worker
+from logax._support.figures import POINTS, Series, figure_of, thinned
+from logax._support.forks import _renewed
 from logax.loop import CompositeLogger, EveryNStep, PlotLogger, plot
-from logax.loop._drawing import POINTS, Series, figure_of, thinned
-from logax.loop._places import drawn
+from logax.loop._figure_targets import drawn
 from loops import Particles, held_state, run
 
 LONG = 60.0  # seconds

@@ -19,14 +19,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from logax.loop import (
-    CompositeLogger,
-    NullLogger,
-    ProfileLogger,
-    ProfileReport,
-    _recording,
-    run_loop,
-)
+from logax.loop import CompositeLogger, NullLogger, ProfileLogger, ProfileReport, run_loop
+from logax.loop import _trace as _recording
 from logax.loop import _trace as trace_module
 from logax.loop._trace import Operation, read_report
 from loops import Particles, held_state

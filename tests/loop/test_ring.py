@@ -17,7 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from logax import EveryNStep, _copies
+from logax import EveryNStep
+from logax._support import arrays as _copies
 from logax.loop import CompositeLogger, NullLogger, RingBufferLogger
 from loops import Particles, advance, held_state, run
 

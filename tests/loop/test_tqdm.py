@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from logax import _bars
+from logax._support import progress_bars as _bars
 from logax.loop import TqdmLogger
 from loops import held_state, run
 

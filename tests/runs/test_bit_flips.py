@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 import logax
+from logax._delivery.record_batch import RecordBatch, RunInfo
 from logax.loggers.save import SaveSink
-from logax.loggers.sink import Portion, RunInfo
 
 KINDS = ("complete", "killed")
 
@@ -35,10 +35,10 @@ def write(folder: Path, *, is_killed: bool) -> Path:
             "flag": np.ones((3, 4), bool),
         }
         steps = np.broadcast_to(np.arange(4) + 4 * number, (3, 4))
-        sink.write(Portion.of(runs, values, step=steps))
+        sink.write(RecordBatch.of(runs, values, step=steps))
         if number % 10 == 0:
             large = np.arange(3 * 2 * 2000.0).reshape(3, 2, 2000) + number
-            sink.write(Portion.of(runs[:2], {"large": large[:2]}, step=steps[:2, :2]))
+            sink.write(RecordBatch.of(runs[:2], {"large": large[:2]}, step=steps[:2, :2]))
         if number % 5 == 4:
             sink.flush()
     if not is_killed:

@@ -145,7 +145,7 @@ UNSEALED = ("view", "virtual")  # which are refused before a checksum is read
 READ = """
 import contextlib, io, json
 import logax, resource
-from logax._command import main
+from logax._cli import main
 from logax._runs.batches import batches_of
 from run_crafting import altered
 

@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 
 import logax
+from logax._delivery.record_batch import RecordBatch, RunInfo, Stream
 from logax._runs.batches import batches_of
 from logax._runs.errors import RefusedRunsError
 from logax._runs.locks import Lock
 from logax._runs.statistics import ScalarStatistics, StepRange
 from logax.loggers import SaveLogger
 from logax.loggers.save import SaveSink
-from logax.loggers.sink import Portion, RunInfo, Stream
 from storage_processes import start
 
 OLD = "20250102-030405-0a1b2c3d-0-0"
@@ -31,7 +31,7 @@ def write_part(folder: Path, values: list[int], now: float, *, resumed: bool) ->
     sink = SaveSink(folder, clock=lambda: now)
     run = RunInfo("a", "a", {"now": now}, began=now, resumed=resumed)
     sink.open([run])
-    sink.write(Portion.of([run], {"x": np.array([values])}, step=np.array([values])))
+    sink.write(RecordBatch.of([run], {"x": np.array([values])}, step=np.array([values])))
     sink.close([run], "finished")
     sink.end()
 
@@ -209,7 +209,7 @@ def test_runs_that_cannot_be_claimed_in_the_folder_are_refused_and_others_are_op
     assert isinstance(refused.value.__cause__, FileExistsError)  # of the new one, which waits
     tmp_path.unlink()
     shutil.move(tmp_path.with_suffix(".aside"), tmp_path)
-    sink.write(Portion.of([new], {"x": np.ones((1, 2))}))
+    sink.write(RecordBatch.of([new], {"x": np.ones((1, 2))}))
     sink.close([new], "finished")
     sink.end()
     assert logax.load(tmp_path)["new"]["x"].tolist() == [1, 1]
@@ -334,13 +334,13 @@ def test_batches_have_statistics_of_their_scalars(tmp_path: Path) -> None:
         "complex": np.ones((2, 3), complex),
     }
     values["half"] = np.asarray(values["half"])
-    sink.write(Portion.of(runs, values, step=np.array([[4, 5, 6], [7, 8, 9]])))
+    sink.write(RecordBatch.of(runs, values, step=np.array([[4, 5, 6], [7, 8, 9]])))
     now[0] = 50.0
     real = np.array([[True, False, False], [True, True, False]])
-    sink.write(Portion.of(runs, {"f": values["f"]}, real=real))
+    sink.write(RecordBatch.of(runs, {"f": values["f"]}, real=real))
     streams = tuple(Stream(runs[0], (), shard) for shard in (0, 3))
     empty = np.zeros((2, 0))
-    sink.write(Portion(streams, {"f": empty}, {"step": empty}, empty, site="file.py:7"))
+    sink.write(RecordBatch(streams, {"f": empty}, {"step": empty}, empty, site="file.py:7"))
     sink.close(runs, "finished")
     sink.end()
     first, ragged, none = batches_of(logax.load(tmp_path)["a"])

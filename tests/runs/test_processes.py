@@ -20,19 +20,19 @@ import numpy as np
 import pytest
 
 import logax
+from logax._delivery.record_batch import RecordBatch, RunInfo
 from logax._runs.journal import Entry, Journal
 from logax.loggers.save import SaveSink
-from logax.loggers.sink import Portion, RunInfo
 from storage_processes import run, start, ways
 
 BEGIN = """
 import numpy as np
 import logax
 from logax.loggers.save import SaveSink
-from logax.loggers.sink import Portion, RunInfo
+from logax._delivery.record_batch import RecordBatch, RunInfo
 
 def portion(run, number, size):
-    return Portion.of([run], {"x": np.full((1, 3, size), number), "n": np.full((1, 3), number)},
+    return RecordBatch.of([run], {"x": np.full((1, 3, size), number), "n": np.full((1, 3), number)},
                       step=np.arange(number * 3, number * 3 + 3)[None])
 """
 WRITES = (
@@ -464,7 +464,7 @@ def test_a_new_file_that_cannot_have_its_name_is_told_and_leaves_nothing_behind(
         sink.open([info])
     assert os.listdir(tmp_path) == []
     monkeypatch.undo()
-    sink.write(Portion.of([info], {"x": np.arange(3)[None]}))
+    sink.write(RecordBatch.of([info], {"x": np.arange(3)[None]}))
     sink.close([info], "finished")
     sink.end()
     found = logax.load(tmp_path)["a"]
@@ -499,15 +499,15 @@ print(logax.load(folder)["a"].status)
 def test_a_file_that_somebody_removes_is_told_and_another_goes_on(tmp_path: Path) -> None:
     sink, info = SaveSink(tmp_path / "runs"), RunInfo("a", "a")
     sink.open([info])
-    sink.write(Portion.of([info], {"x": np.zeros((1, 4))}))
+    sink.write(RecordBatch.of([info], {"x": np.zeros((1, 4))}))
     sink.flush()
     for each in (tmp_path / "runs").iterdir():
         each.unlink()
     (tmp_path / "runs").rmdir()
-    sink.write(Portion.of([info], {"x": np.ones((1, 2))}))
+    sink.write(RecordBatch.of([info], {"x": np.ones((1, 2))}))
     with pytest.raises(FileNotFoundError, match=r"removed\. The 6 records in it are lost"):
         sink.flush()
-    sink.write(Portion.of([info], {"x": np.ones((1, 3))}))
+    sink.write(RecordBatch.of([info], {"x": np.ones((1, 3))}))
     sink.close([info], "finished")
     sink.end()
     found = logax.load(tmp_path / "runs")["a"]
@@ -523,7 +523,7 @@ def test_folders_that_may_not_be_written_are_told_and_can_be_read() -> None:
         folder.chmod(0o755)
         sink, info = SaveSink(folder / "runs"), RunInfo("a", "a")
         sink.open([info])
-        sink.write(Portion.of([info], {"x": np.arange(3)[None]}))
+        sink.write(RecordBatch.of([info], {"x": np.arange(3)[None]}))
         sink.close([info], "finished")
         sink.end()
         for each in (*(folder / "runs").iterdir(), folder / "runs", folder):
@@ -563,7 +563,7 @@ def test_unfinished_files_are_read_where_nothing_may_be_written_unless_a_log_is_
         folder.chmod(0o755)
         sink, info = SaveSink(folder / "live"), RunInfo("a", "a")
         sink.open([info])
-        sink.write(Portion.of([info], {"x": np.arange(3)[None]}))
+        sink.write(RecordBatch.of([info], {"x": np.arange(3)[None]}))
         sink.flush()
         (file,) = (folder / "live").glob("*.sqlite")
         for copy in ("with", "without"):

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import strategies
 
 import logax
+from logax._delivery.record_batch import RecordBatch, RunInfo, Stream
 from logax.loggers.save import SaveSink
-from logax.loggers.sink import Portion, RunInfo, Stream
 
 KEYS = ["loss", "../x", "", "a//b", "ключ", "'; DROP TABLE runs"]
 FORMS: Mapping[str, tuple[type, tuple[int, ...]]] = {
@@ -34,7 +34,7 @@ class Reference:
     def __init__(self) -> None:
         self.records: dict[Any, list[tuple[Any, dict[str, Any]]]] = {}
 
-    def take(self, portion: Portion) -> None:
+    def take(self, portion: RecordBatch) -> None:
         for number, stream in enumerate(portion.streams):
             for key, x in portion.values.items():
                 own = self.records.setdefault((stream.run.id, key), {}).setdefault(stream.lane, [])
@@ -58,7 +58,7 @@ def programs(draw: Any) -> list[Any]:
 
 
 @strategies.composite
-def portions(draw: Any, runs: list[RunInfo], shape: tuple[int, ...]) -> Portion:
+def portions(draw: Any, runs: list[RunInfo], shape: tuple[int, ...]) -> RecordBatch:
     streams = [Stream(run, lane) for run in runs for lane in np.ndindex(shape)]
     chosen = draw(strategies.lists(strategies.sampled_from(streams), min_size=1, unique=True))
     records = draw(strategies.sampled_from([0, 1, 1, 3, 70]))
@@ -75,7 +75,9 @@ def portions(draw: Any, runs: list[RunInfo], shape: tuple[int, ...]) -> Portion:
     real = draw(strategies.sampled_from([None, 0.0, 0.3, 0.9, 1.0]))
     mask = None if real is None else generator.random(rows) < real
     order = np.broadcast_to(np.arange(records), rows)
-    return Portion(tuple(chosen), values, steps, order, mask, draw(strategies.sampled_from("ab")))
+    return RecordBatch(
+        tuple(chosen), values, steps, order, mask, draw(strategies.sampled_from("ab"))
+    )
 
 
 def _numbers(generator: Any, kind: type, shape: tuple[int, ...]) -> Any:
@@ -124,7 +126,7 @@ def compare(runs: Any, reference: Reference) -> None:
             np.testing.assert_array_equal(columns[at, : len(records)], expected)
             for step, column in logs.steps.items():
                 found = column[key] if has_lanes else column[key][None]
-                missing = logax._logdict.missing_step(STEPS[step])
+                missing = logax._logdict.logdict.missing_step(STEPS[step])
                 wanted = [steps.get(step, missing) for _, steps in records]
                 np.testing.assert_array_equal(found[at, : len(records)], wanted)
     for key in {key for _, key in reference.records}:

@@ -22,9 +22,9 @@ import pytest
 
 import logax
 import logax.storage
+from logax._delivery.record_batch import RecordBatch, RunInfo, Stream
 from logax._runs.search import one_run
 from logax.loggers.save import SaveSink
-from logax.loggers.sink import Portion, RunInfo, Stream
 
 
 @pytest.fixture
@@ -53,11 +53,11 @@ def test_each_access_shows_what_is_flushed_then(tmp_path: Path, sink: SaveSink) 
     run = runs["a"]
     assert (run.status, run.ended, run.updated, list(run)) == ("running", None, None, [])
     for number in range(1, 4):
-        sink.write(Portion.of([info], {"x": np.full((1, 2), number)}, step=np.ones((1, 2))))
+        sink.write(RecordBatch.of([info], {"x": np.full((1, 2), number)}, step=np.ones((1, 2))))
         assert len(run["x"] if number > 1 else []) == 2 * (number - 1)
         sink.flush()
         assert run["x"].tolist() == [i for i in range(1, number + 1) for _ in range(2)]
-    sink.write(Portion.of([info], {"late": np.ones((1, 1, 3))}))
+    sink.write(RecordBatch.of([info], {"late": np.ones((1, 1, 3))}))
     sink.close([info], "crashed")
     sink.flush()
     assert list(run) == ["x", "late"]
@@ -95,11 +95,11 @@ def test_runs_come_in_the_order_in_which_they_began(tmp_path: Path, sink: SaveSi
 def test_a_key_of_all_runs_is_one_array_padded_with_nan(tmp_path: Path, sink: SaveSink) -> None:
     a, b, c, d = opened(sink, "a", "b", "c", "d")
     x = np.arange(6, dtype=np.float32).reshape(3, 2)
-    sink.write(Portion.of([a, b, c], {"x": x, "n": x.astype(np.int16)}))
-    sink.write(Portion.of([c, b], {"x": x[:2] + 10, "flag": x[:2] > 0}))
+    sink.write(RecordBatch.of([a, b, c], {"x": x, "n": x.astype(np.int16)}))
+    sink.write(RecordBatch.of([c, b], {"x": x[:2] + 10, "flag": x[:2] > 0}))
     other = SaveSink(tmp_path)
     other.open([d])
-    other.write(Portion.of([d], {"x": np.full((1, 1), 7, np.float32)}))
+    other.write(RecordBatch.of([d], {"x": np.full((1, 1), 7, np.float32)}))
     other.end()
     sink.flush()
     runs = logax.load(tmp_path)
@@ -120,10 +120,10 @@ def test_lanes_come_first_and_lanes_that_differ_have_counts(tmp_path: Path, sink
     x = np.arange(24.0).reshape(6, 4)
     real = np.array([[i % 4 >= j or i == 5 for j in range(4)] for i in range(6)])
     steps = {"t": np.broadcast_to(np.arange(4), (6, 4))}
-    sink.write(Portion(tuple(lanes), {"x": x, "full": x}, steps, order))
-    sink.write(Portion(tuple(lanes), {"x": x + 100}, steps, order, real, "train.py:3"))
-    plain = Portion((Stream(run),), {"plain": x[0][None]}, {}, order[:1])
-    shards = Portion(
+    sink.write(RecordBatch(tuple(lanes), {"x": x, "full": x}, steps, order))
+    sink.write(RecordBatch(tuple(lanes), {"x": x + 100}, steps, order, real, "train.py:3"))
+    plain = RecordBatch((Stream(run),), {"plain": x[0][None]}, {}, order[:1])
+    shards = RecordBatch(
         tuple(Stream(run, (i,), j) for i in range(2) for j in range(2)),
         {"sharded": x[:4]},
         {},
@@ -152,10 +152,10 @@ def test_lanes_come_first_and_lanes_that_differ_have_counts(tmp_path: Path, sink
 def test_steps_that_some_records_lack_are_missing_there(tmp_path: Path, sink: SaveSink) -> None:
     (run,) = opened(sink, "a")
     two = np.zeros((1, 2))
-    sink.write(Portion.of([run], {"x": two, "y": two}, step=np.array([[1, 2]])))
-    sink.write(Portion.of([run], {"x": two}))
-    sink.write(Portion.of([run], {"x": two}, epoch=np.array([[0.5, 1.5]])))
-    sink.write(Portion.of([run], {"x": two}, step=np.array([[3, 4]], np.int16)))
+    sink.write(RecordBatch.of([run], {"x": two, "y": two}, step=np.array([[1, 2]])))
+    sink.write(RecordBatch.of([run], {"x": two}))
+    sink.write(RecordBatch.of([run], {"x": two}, epoch=np.array([[0.5, 1.5]])))
+    sink.write(RecordBatch.of([run], {"x": two}, step=np.array([[3, 4]], np.int16)))
     sink.flush()
     found = logax.load(tmp_path)["a"]
     no = np.iinfo(np.int64).min
@@ -180,7 +180,7 @@ def test_keys_of_one_call_share_their_steps(tmp_path: Path, sink: SaveSink) -> N
     (run,) = opened(sink, "a")
     for _ in range(3):
         x = np.ones((1, 2))
-        sink.write(Portion.of([run], {"x": x, "y": x}, step=x))
+        sink.write(RecordBatch.of([run], {"x": x, "y": x}, step=x))
     sink.flush()
     steps = logax.load(tmp_path)["a"].logs.steps["step"]
     assert steps["x"] is steps["y"]
@@ -190,14 +190,14 @@ def test_records_whose_shape_changed_are_told_and_can_be_had_in_parts(
     tmp_path: Path, sink: SaveSink
 ) -> None:
     run, other = opened(sink, "a", "b")
-    sink.write(Portion.of([run], {"x": np.zeros((1, 2, 3)), "y": np.zeros((1, 2))}))
-    sink.write(Portion.of([run], {"x": np.ones((1, 1, 4), np.int32), "y": np.ones((1, 1))}))
-    sink.write(Portion.of([run], {"x": {"w": np.ones((1, 5, 4))}}))
-    sink.write(Portion.of([run, other], {"z": np.ones((2, 1))}))
-    sink.write(Portion.of([other], {"y": np.ones((1, 1, 2))}))
+    sink.write(RecordBatch.of([run], {"x": np.zeros((1, 2, 3)), "y": np.zeros((1, 2))}))
+    sink.write(RecordBatch.of([run], {"x": np.ones((1, 1, 4), np.int32), "y": np.ones((1, 1))}))
+    sink.write(RecordBatch.of([run], {"x": {"w": np.ones((1, 5, 4))}}))
+    sink.write(RecordBatch.of([run, other], {"z": np.ones((2, 1))}))
+    sink.write(RecordBatch.of([other], {"y": np.ones((1, 1, 2))}))
     lanes = tuple(Stream(other, (i,)) for i in range(2))
-    sink.write(Portion.of([other], {"w": np.zeros((1, 2))}))
-    sink.write(Portion(lanes, {"w": np.ones((2, 3))}, {}, np.ones((2, 3))))
+    sink.write(RecordBatch.of([other], {"w": np.zeros((1, 2))}))
+    sink.write(RecordBatch(lanes, {"w": np.ones((2, 3))}, {}, np.ones((2, 3))))
     sink.flush()
     runs = logax.load(tmp_path)
     found = runs["a"]
@@ -227,10 +227,10 @@ def test_numbers_of_one_sort_join_in_the_wider_type(tmp_path: Path, sink: SaveSi
     (run,) = opened(sink, "a")
     for one, two in ((np.float32, np.float64), (np.int64, np.int8), (np.float16, np.float32)):
         name = f"{one.__name__}"
-        sink.write(Portion.of([run], {name: np.full((1, 2), 0.1).astype(one)}))
-        sink.write(Portion.of([run], {name: np.full((1, 1), 0.2).astype(two)}))
-    sink.write(Portion.of([run], {"mixed": np.zeros((1, 2), int)}))
-    sink.write(Portion.of([run], {"mixed": np.zeros((1, 2))}))
+        sink.write(RecordBatch.of([run], {name: np.full((1, 2), 0.1).astype(one)}))
+        sink.write(RecordBatch.of([run], {name: np.full((1, 1), 0.2).astype(two)}))
+    sink.write(RecordBatch.of([run], {"mixed": np.zeros((1, 2), int)}))
+    sink.write(RecordBatch.of([run], {"mixed": np.zeros((1, 2))}))
     sink.flush()
     found = logax.load(tmp_path)["a"]
     assert found["float32"].tolist() == [np.float32(0.1)] * 2 + [0.2]
@@ -247,13 +247,15 @@ def test_a_resumed_run_is_one_run(tmp_path: Path) -> None:
     for info, status in ((first, "crashed"), (again, "finished")):
         sink = SaveSink(tmp_path)
         sink.open([info])
-        sink.write(Portion.of([info], {"x": np.full((1, 2), next(values))}, step=np.ones((1, 2))))
+        sink.write(
+            RecordBatch.of([info], {"x": np.full((1, 2), next(values))}, step=np.ones((1, 2)))
+        )
         sink.close([info], status)
         if info is again:  # once more, in the same file
             more = dataclasses.replace(again, config={"new": 4})
             sink.open([more])
             sink.write(
-                Portion.of([more], {"x": np.full((1, 1), next(values)), "y": np.ones((1, 1))})
+                RecordBatch.of([more], {"x": np.full((1, 1), next(values)), "y": np.ones((1, 1))})
             )
             sink.flush()
             runs = logax.load(tmp_path)
@@ -306,7 +308,7 @@ def test_a_name_that_is_nothing_is_told_with_what_there_is(tmp_path: Path, sink:
     ):
         runs["x"]
     (run,) = opened(sink, "a")
-    sink.write(Portion.of([run], {"grad": {"w": np.ones((1, 2))}, "loss": np.ones((1, 2))}))
+    sink.write(RecordBatch.of([run], {"grad": {"w": np.ones((1, 2))}, "loss": np.ones((1, 2))}))
     sink.flush()
     runs.refresh()
     with pytest.raises(
@@ -333,7 +335,7 @@ def test_runs_print_as_short_tables(tmp_path: Path, sink: SaveSink) -> None:
     bins = logax.HistogramBins(
         np.ones((30, 2, 4), np.int32), np.zeros((30, 2, 5)), np.ones((30, 2))
     )
-    sink.write(Portion.of(runs, {**values, "h": bins}))
+    sink.write(RecordBatch.of(runs, {**values, "h": bins}))
     sink.close(runs[:1], "finished")
     sink.flush()
     text = repr(logax.load(tmp_path)).splitlines()
@@ -371,7 +373,7 @@ def test_paths_that_hold_no_runs_are_told(tmp_path: Path) -> None:
 
 def test_reading_needs_none_of_the_extras(tmp_path: Path, sink: SaveSink) -> None:
     (run,) = opened(sink, "a")
-    sink.write(Portion.of([run], {"x": np.arange(3)[None]}))
+    sink.write(RecordBatch.of([run], {"x": np.arange(3)[None]}))
     sink.flush()
     program = (
         "import sys, logax; runs = logax.load(sys.argv[1]); print(runs['x'], runs['a'].status);"
@@ -532,7 +534,7 @@ def test_a_newer_copy_of_a_file_is_the_same_file(tmp_path: Path) -> None:
     (info,) = opened(made, "a")
     copy = tmp_path / "copy.sqlite"
     for number in (1, 2):
-        made.write(Portion.of([info], {"x": np.full((1, 1), number)}))
+        made.write(RecordBatch.of([info], {"x": np.full((1, 1), number)}))
         made.flush()
         (file,) = (tmp_path / "made").glob("*.sqlite")
         with (
@@ -570,7 +572,7 @@ import json
 import sys
 
 import logax
-from logax._command import main
+from logax._cli import main
 
 opened = 0
 
@@ -637,11 +639,11 @@ def test_steps_of_a_run_are_counted_and_shown(tmp_path: Path) -> None:
 def test_few_of_many_runs_are_read_by_themselves(tmp_path: Path, sink: SaveSink) -> None:
     runs = opened(sink, *(f"r{i}" for i in range(200)))
     x = np.arange(400.0).reshape(200, 2)
-    sink.write(Portion.of(runs, {"x": x}))
+    sink.write(RecordBatch.of(runs, {"x": x}))
     lanes = [Stream(runs[0 if i in (0, 150) else 1], (i,)) for i in range(151)]
-    sink.write(Portion(tuple(lanes), {"far": x[:151]}, {}, np.zeros((151, 2))))
+    sink.write(RecordBatch(tuple(lanes), {"far": x[:151]}, {}, np.zeros((151, 2))))
     for at, run in enumerate(runs):  # a family of each run's own
-        sink.write(Portion.of([run], {"own": x[at : at + 1]}))
+        sink.write(RecordBatch.of([run], {"own": x[at : at + 1]}))
     sink.flush()
     found = logax.load(tmp_path)
     assert found["r0"]["far"].tolist()[0] == [0, 1]
@@ -651,8 +653,10 @@ def test_few_of_many_runs_are_read_by_themselves(tmp_path: Path, sink: SaveSink)
 
 def test_a_run_of_very_many_keys_shows_some(tmp_path: Path, sink: SaveSink) -> None:
     (run,) = opened(sink, "a", config={})
-    sink.write(Portion.of([run], {"i": logax.ImagePixels(np.ones((1, 1, 4, 4), np.uint8))}))
-    sink.write(Portion.of([run], {f"k{i}": {"a": np.ones((1, 1)), "b": None} for i in range(32)}))
+    sink.write(RecordBatch.of([run], {"i": logax.ImagePixels(np.ones((1, 1, 4, 4), np.uint8))}))
+    sink.write(
+        RecordBatch.of([run], {f"k{i}": {"a": np.ones((1, 1)), "b": None} for i in range(32)})
+    )
     sink.flush()
     text = repr(logax.load(tmp_path)["a"]).splitlines()
     assert text[1:3] == ["  i: image of uint8[4,4]", "  k0: {a: float64, b: None}"]
@@ -666,8 +670,8 @@ def test_types_without_a_common_one_are_told(tmp_path: Path, sink: SaveSink) -> 
         "narrow": (narrow, wider),
         "wide": (np.ones((1, 1), np.float16), np.full((1, 1), 3, "bfloat16")),
     }.items():
-        sink.write(Portion.of([run], {key: one}))
-        sink.write(Portion.of([run], {key: two}))
+        sink.write(RecordBatch.of([run], {key: one}))
+        sink.write(RecordBatch.of([run], {key: two}))
     sink.flush()
     found = logax.load(tmp_path)["a"]
     with pytest.raises(ValueError, match="changed midway: float8_e4m3fn, then float8_e5m2"):
@@ -696,9 +700,9 @@ def test_a_table_keeps_whole_numbers_that_a_run_has_for_some_records_only(
 ) -> None:
     one, two = opened(sink, "a", "b")
     steps = np.array([[0, 1]])
-    sink.write(Portion.of([one, two], {"x": np.ones((2, 2))}, step=np.repeat(steps, 2, axis=0)))
+    sink.write(RecordBatch.of([one, two], {"x": np.ones((2, 2))}, step=np.repeat(steps, 2, axis=0)))
     some = {"n": np.array([[7]]), "is": np.array([[True]])}
-    sink.write(Portion.of([one], some, step=steps[:, :1]))
+    sink.write(RecordBatch.of([one], some, step=steps[:, :1]))
     sink.flush()
     whole = logax.load(tmp_path).to_pandas()
     assert {name: str(whole[name].dtype) for name in some} == {"n": "Int64", "is": "boolean"}
@@ -710,7 +714,7 @@ def test_many_records_of_nothing_with_very_long_axes_are_told(
     tmp_path: Path, sink: SaveSink
 ) -> None:
     (run,) = opened(sink, "a")
-    sink.write(Portion.of([run], {"x": np.zeros((1, 2048, 0, 2**46), np.float32)}))
+    sink.write(RecordBatch.of([run], {"x": np.zeros((1, 2048, 0, 2**46), np.float32)}))
     sink.flush()
     with pytest.raises(logax.RunsError) as told:
         logax.load(tmp_path)["a"]["x"]
@@ -723,7 +727,7 @@ def test_lanes_that_are_too_far_apart_are_told_with_their_key_and_run(
     tmp_path: Path, sink: SaveSink
 ) -> None:
     (run,) = opened(sink, "a")
-    far = Portion.of([run, run], {"x": np.zeros((2, 1))})
+    far = RecordBatch.of([run, run], {"x": np.zeros((2, 1))})
     sink.write(dataclasses.replace(far, streams=(Stream(run, (0,)), Stream(run, (2**21,)))))
     sink.flush()
     said = r"^'x' of run a cannot be read as one array: 2097153 rows would be needed for 2, since"

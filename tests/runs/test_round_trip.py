@@ -16,9 +16,10 @@ import numpy as np
 import pytest
 
 import logax
-from logax._runs import layouts, packed
+from logax._delivery.record_batch import RecordBatch, RunInfo, Stream
+from logax._runs import encoding as packed
+from logax._runs import layouts
 from logax.loggers.save import SaveSink
-from logax.loggers.sink import Portion, RunInfo, Stream
 
 NARROW = [
     name
@@ -43,7 +44,7 @@ def a_run(name: str = "a", **more: Any) -> RunInfo:
     return RunInfo(name, name, began=time.time(), **more)
 
 
-def written(folder: Path, *portions: Portion, end: bool = True) -> logax._runs.runs.Runs:
+def written(folder: Path, *portions: RecordBatch, end: bool = True) -> logax._runs.runs.Runs:
     """A folder with these portions, whose runs are opened and finished."""
     sink = SaveSink(folder)
     runs = list(dict.fromkeys(s.run for portion in portions for s in portion.streams))
@@ -57,10 +58,12 @@ def written(folder: Path, *portions: Portion, end: bool = True) -> logax._runs.r
     return logax.load(folder)
 
 
-def one(values: dict[str, Any], run: RunInfo | None = None, **steps: Any) -> Portion:
+def one(values: dict[str, Any], run: RunInfo | None = None, **steps: Any) -> RecordBatch:
     """Records of one run, from arrays without an axis of streams."""
     first = {key: jax.tree.map(lambda x: x[None], value) for key, value in values.items()}
-    return Portion.of([run or a_run()], first, **{n: np.asarray(s)[None] for n, s in steps.items()})
+    return RecordBatch.of(
+        [run or a_run()], first, **{n: np.asarray(s)[None] for n, s in steps.items()}
+    )
 
 
 def same_bits(a: Any, b: Any) -> None:
@@ -99,7 +102,7 @@ def test_numbers_that_are_not_finite_come_back(tmp_path: Path) -> None:
 def test_typed_keys_come_back_as_such(tmp_path: Path, kind: str) -> None:
     keys = jax.random.split(jax.random.key(3, impl=kind), (2, 4, 3))
     runs = [a_run("a"), a_run("b")]
-    found = written(tmp_path, Portion.of(runs, {"k": keys}))
+    found = written(tmp_path, RecordBatch.of(runs, {"k": keys}))
     for at, run in enumerate(runs):
         read = found[run.id]["k"]
         assert read.dtype == keys.dtype
@@ -187,7 +190,7 @@ def test_histograms_and_images_come_back_as_such(tmp_path: Path) -> None:
 
 def test_a_value_without_arrays_has_a_count(tmp_path: Path) -> None:
     order = np.arange(4)[None]
-    portion = Portion((Stream(a_run()),), {"none": None, "empty": {}}, {}, order)
+    portion = RecordBatch((Stream(a_run()),), {"none": None, "empty": {}}, {}, order)
     run = written(tmp_path, portion)["a"]
     assert run["none"] is None
     assert run["empty"] == {}
@@ -227,7 +230,7 @@ def test_a_portion_that_is_none_is_refused_and_what_is_around_it_is_kept(
     sink.open([run])
     sink.write(one({"x": np.arange(2)}, run))
     with pytest.raises(error, match=said):
-        sink.write(Portion(streams, {"x": np.ones((1, 3))}, {}, np.ones((1, records))))
+        sink.write(RecordBatch(streams, {"x": np.ones((1, 3))}, {}, np.ones((1, records))))
     sink.write(one({"x": np.arange(2, 4)}, run))
     sink.end()
     runs = logax.load(tmp_path)
@@ -349,7 +352,7 @@ def test_small_and_large_arrays_come_back(tmp_path: Path, records: int, streams:
     x = np.arange(streams * records, dtype=np.float64).reshape(streams, records)
     y = (x % 251).astype(np.uint8)
     step = np.broadcast_to(np.arange(records), x.shape)
-    portions = [Portion.of(runs, {"x": x + 1e9 * i, "y": y}, step=step) for i in range(2)]
+    portions = [RecordBatch.of(runs, {"x": x + 1e9 * i, "y": y}, step=step) for i in range(2)]
     found = written(tmp_path, *portions)
     same_bits(found["x"], np.concatenate([x, x + 1e9], 1))
     for at, run in enumerate(runs):

@@ -12,9 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from logax.storage import _parcels
+from logax.storage import _transfer as _parcels
 from logax.storage._checksums import fletcher32, lookup3
-from logax.storage._parcels import sealed
+from logax.storage._transfer import sealed
 from slow_cases import slow
 
 SIZES = [1, 2, 3, 4, 5, 1023, 1024, 1025, 4096, 100_003]

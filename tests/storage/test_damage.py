@@ -22,7 +22,7 @@ from storage_processes import run
 
 BEGIN = """
 import collections, json, random, resource, struct, zlib
-from logax._resting import dtypes
+from logax._serialization import dtypes
 from logax.storage import _commits, _layout
 
 ROWS = 400

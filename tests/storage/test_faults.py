@@ -20,13 +20,8 @@ import numpy as np
 import pytest
 
 from gates import pending
-from logax.storage import (
-    HDF5StorageReader,
-    HDF5StorageWriter,
-    StorageError,
-    WriterGroupConfig,
-    _claims,
-)
+from logax.storage import HDF5StorageReader, HDF5StorageWriter, StorageError, WriterGroupConfig
+from logax.storage import _lock as _claims
 from storage_processes import row, rows_in, run, start, ways, writer, written
 
 NO_ROOM = {"limit": "File too large", "disk": "No space left on device"}

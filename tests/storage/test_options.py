@@ -20,10 +20,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import logax.storage._remaining as remaining_module
-import logax.storage._run as run_module
+import logax.storage._writer_thread as remaining_module
+import logax.storage._writer_thread as run_module
 from gates import pending
-from logax._bars import Bar
+from logax._support.progress_bars import Bar
 from logax.storage import (
     EveryNStep,
     HDF5StorageReader,

@@ -8,7 +8,7 @@ import time
 import weakref
 from collections.abc import Callable
 
-from logax._checks import at_least, in_seconds, one_of
+from logax._delivery.errors import troubles
 from logax._delivery.shutdown import (
     drained_at_termination,
     fail_exit,
@@ -16,8 +16,8 @@ from logax._delivery.shutdown import (
     report_error,
     watcher,
 )
-from logax._delivery.troubles import troubles
 from logax._delivery.worker import WHEN_FULL, Worker, worker
+from logax._support.validation import at_least, in_seconds, one_of
 
 
 def configure(

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from logax._delivery.packets import Parcel, Site
+from logax._delivery.packet import Parcel, Site
 from logax._delivery.routes import Batch
 
 Numbers = np.ndarray[Any, Any]

@@ -35,10 +35,10 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from logax._delivery.forks import renew_after_fork
-from logax._delivery.troubles import troubles
+from logax._delivery.errors import troubles
 from logax._delivery.worker import Worker, worker
-from logax._secrets import redacted
+from logax._support.forks import renew_after_fork
+from logax._support.redaction import redacted
 
 SIGTERM_SECONDS = 8.0  # a bit less than the ten of `docker stop`; others give thirty
 NOTICE_SECONDS, MAX_NOTICE_SECONDS = 5.0, 600.0  # before the first notice, and between later ones

@@ -24,9 +24,9 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
-from logax._delivery.forks import renew_after_fork
-from logax._delivery.troubles import DeliveryError, troubles
-from logax._errors import described
+from logax._delivery.errors import DeliveryError, troubles
+from logax._support.forks import renew_after_fork
+from logax._support.messages import described
 
 QUEUE_BYTES = 256 * 2**20
 QUEUE_SECONDS = 0.2

@@ -20,6 +20,6 @@
 """
 
 # A rule is in the table once its module is imported.
-from logax._harvest import calls, control, custom, differentiation, shards
+from logax._harvest.rules import calls, control_flow, custom_derivatives, shard_map
 
-__all__ = ["calls", "control", "custom", "differentiation", "shards"]
+__all__ = ["calls", "control_flow", "custom_derivatives", "shard_map"]

@@ -1,4 +1,11 @@
-"""How a harvested function is called: what is compiled and kept.
+"""Where compiled programs are kept: with the function they belong to, and no longer than it.
+
+The store is keyed by identity and holds functions weakly; a bound method counts as its owner and
+its function. What cannot be held weakly keeps its programs to itself.
+
+Results as a compiled function can return them, and what they say to whoever called it.
+
+How a harvested function is called: what is compiled and kept.
 
 At the top level array and number leaves are traced and every other leaf is static; one compiled
 program is kept for each structure, set of static leaves and set of options. It is kept weakly by
@@ -25,14 +32,66 @@ import numpy as np
 
 from logax import _compat
 from logax._compat import Array, Tree
-from logax._delivery.block_size import BlockSize
+from logax._delivery.calls import BlockSize
 from logax._delivery.worker import worker
-from logax._errors import received
-from logax._harvest import references
+from logax._harvest import nnx as references
 from logax._harvest.arguments import Fixed, Named, in_modules, static_arguments, traced_by_default
-from logax._harvest.programs import programs_of, weakly
-from logax._harvest.results import Partly, Unnumbered
+from logax._harvest.program_cache import programs_of, weakly
 from logax._harvest.tracing import About, Harvester, Ticket, run_harvest
+from logax._support.messages import received
+
+
+@jax.tree_util.register_pytree_node_class
+class Partly:
+    """A result of which some leaves are no arrays: those stand in its structure, as they are."""
+
+    def __init__(self, arrays: list[Any], static: tuple[Any, ...]) -> None:
+        self.arrays, self.static = arrays, static
+
+    @staticmethod
+    def of(result: Tree) -> Tree:
+        """The result as a compiled function can return it."""
+        leaves, structure = jax.tree.flatten(result)
+        kept = {i: x for i, x in enumerate(leaves) if not isinstance(x, jax.Array)}
+        if not kept:
+            return result
+        arrays = [x for i, x in enumerate(leaves) if i not in kept]
+        return Partly(arrays, (structure, tuple((i, Fixed(x)) for i, x in kept.items())))
+
+    def restored(self) -> Tree:
+        """The result as it was."""
+        structure, kept = self.static
+        others = iter(self.arrays)
+        fixed = {i: _own(x.value) for i, x in kept}
+        every = (fixed[i] if i in fixed else next(others) for i in range(structure.num_leaves))
+        return jax.tree.unflatten(structure, every)
+
+    def tree_flatten(self) -> tuple[list[Any], tuple[Any, ...]]:
+        return self.arrays, self.static
+
+    @classmethod
+    def tree_unflatten(cls, static: tuple[Any, ...], arrays: Sequence[Any]) -> Partly:
+        return cls(list(arrays), static)
+
+
+def _own(leaf: Any) -> Any:
+    """The leaf for one caller, who may write into it."""
+    return leaf.copy() if isinstance(leaf, np.ndarray) else leaf
+
+
+@jax.tree_util.register_pytree_node_class
+class Unnumbered:
+    """The result of a program that makes no use of the number of its call."""
+
+    def __init__(self, result: Tree) -> None:
+        self.result = result
+
+    def tree_flatten(self) -> tuple[tuple[Tree], None]:
+        return (self.result,), None
+
+    @classmethod
+    def tree_unflatten(cls, _: None, children: tuple[Tree]) -> Unnumbered:
+        return cls(children[0])
 
 
 class Harvested:

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from logax._compat import Aval, varying_axes
-from logax._entries import Entry, LogSpec
+from logax._log_spec import Entry, LogSpec
 
 Census = dict[str, "Tally"]
 

@@ -26,12 +26,12 @@ import jax
 
 from logax import _compat
 from logax._compat import Array, Equation, Jaxpr, Tree
-from logax._entries import LogSpec
 from logax._harvest import census as counting
 from logax._harvest.blocks import Block, Single, joined
 from logax._harvest.census import Census
-from logax._harvest.storage import Store
+from logax._harvest.stores import Store
 from logax._log import bind_again, listening, log_p
+from logax._log_spec import LogSpec
 
 
 class Rule(NamedTuple):

@@ -18,16 +18,14 @@ import numpy as np
 
 from logax._compat import Array
 from logax._delivery.control import flush
-from logax._delivery.direct import deliver_soon, send
-from logax._delivery.packets import Parcel, Site
-from logax._delivery.records import record
-from logax._delivery.routes import Batch, Route, Takes
-from logax._delivery.troubles import DeliveryError
-from logax._entries import LogSpec
-from logax._errors import add_note
-from logax._harvest.choice import Choice, Names
-from logax._harvest.findings import Findings
+from logax._delivery.errors import DeliveryError
+from logax._delivery.packet import Parcel, Site
+from logax._delivery.routes import Batch, Route, Takes, record
+from logax._delivery.unordered import deliver_soon, send
+from logax._harvest.selection import Choice, Findings, Names
 from logax._log import begin_block
+from logax._log_spec import LogSpec
+from logax._support.messages import add_note
 
 
 class StreamedLive(Protocol):

@@ -4,6 +4,11 @@ The function is traced with the logs bound, the census says what they amount to,
 cheapest place that can hold its records (see `storage`), and the walker runs the program again with
 the records coming out. All of that happens while tracing: what is compiled is what one would have
 written by hand.
+
+Functions whose logs are collected as `spool` does, and leave the program together at its end.
+
+So they are there as soon as the program is, without anybody waiting for it, and where the function
+is part of a larger program they leave that program.
 """
 
 from __future__ import annotations
@@ -15,26 +20,28 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from logax._checks import as_names, at_least_one
-from logax._columns.records import Records
-from logax._columns.rows import record_rank
+from logax import _compat
 from logax._compat import Array, Equation, Tree, laid_with
+from logax._delivery.emit import lanes_of
+from logax._delivery.packet import Parcel, Rows
+from logax._delivery.unordered import receive_whole, send_rows
 from logax._harvest import census as counting
 from logax._harvest.arguments import Fixed
-from logax._harvest.blocks import Column, Single, compacted, cut_off, value_of
+from logax._harvest.blocks import Column, Group, Single, compacted, cut_off, grouped, value_of
 from logax._harvest.call import Harvested
 from logax._harvest.census import Census, Tally
-from logax._harvest.choice import Choice, Names, leave
-from logax._harvest.findings import Findings
-from logax._harvest.groups import Group, grouped
 from logax._harvest.harvest import Frame, Harvest
-from logax._harvest.shards import not_on_shards
-from logax._harvest.storage import Reduction, Ring, Store, finished, started
+from logax._harvest.rules.shard_map import not_on_shards
+from logax._harvest.selection import Choice, Findings, Names, leave
+from logax._harvest.stores import Reduction, Ring, Store, finished, started
 from logax._harvest.tracing import Harvester, Traced
 from logax._harvest.walker import walk
-from logax._logdict import logdict, matches
-from logax._reduce import Record, RecordReducer
-from logax._reducers import as_reducer, is_arithmetic
+from logax._log_spec import LogSpec, entry_of
+from logax._logdict.logdict import logdict, matches
+from logax._logdict.records import Records
+from logax._reducers import Record, RecordReducer, as_reducer, is_arithmetic
+from logax._support.arrays import record_rank
+from logax._support.validation import as_names, at_least_one
 
 
 def spool(
@@ -314,3 +321,58 @@ def _frozen_capacity(capacity: Any) -> tuple[tuple[str, int], ...]:
 
 
 _HARVESTER = Harvester("spool", spooled)
+
+
+def send_logs(
+    logs: Mapping[str, Records],
+    take: Callable[[Parcel], None],
+    owner: Array,
+    number: Array | None = None,
+    lanes: Array | None = None,
+) -> None:
+    """Have all records of some keys, whose record axis is the first, leave the program."""
+    columns: dict[Any, dict[str, Records]] = {}
+    for key, one in logs.items():
+        columns.setdefault(one.common, {})[key] = one
+    place = 0
+    parts = []
+    for group in columns.values():
+        spec, rows = _part(group, place)
+        parts.append((spec, rows))
+        place += len(rows.order)
+    zero = jnp.zeros((), jnp.int32)
+    number = zero if number is None else number
+    if any(len(rows.order) for _, rows in parts):
+        send_rows(parts, take, number, zero if lanes is None else lanes, owner)
+
+
+def _part(group: Mapping[str, Records], place: int) -> tuple[LogSpec, Rows]:
+    """Keys whose records have the same steps, as the records of one `log` call."""
+    one = next(iter(group.values()))
+    entries, arrays = [], []
+    for key, column in group.items():
+        entry, own = entry_of(key, column.value, ", ".join(column.site))
+        entries.append(entry)
+        arrays += own
+    length = one.length or 0
+    spec = LogSpec(tuple(entries), tuple(one.steps), (), False, ", ".join(one.site))
+    gate = None if one.count is None else jnp.minimum(one.count, length).astype(jnp.int32)
+    order = jnp.arange(place, place + length, dtype=jnp.int32)
+    return spec, Rows([*arrays, *map(jnp.asarray, one.steps.values())], order, gate)
+
+
+def _sent(traced: Traced, options: Options) -> tuple[Sequence[Array], None]:
+    results, logs = collected(traced, options)
+    owner = traced.owner
+    if owner is None or not any(one.length for one in logs.values()):
+        traced.notes.add("silent")
+        return results, None
+    lanes = lanes_of([*traced.args, owner, *_compat.parts(traced.jaxpr)[1]])
+    if traced.number is None:
+        send_logs(logs, traced.ticket.take, owner, None, lanes)
+    else:
+        send_logs(logs, receive_whole, owner, traced.number, lanes)
+    return results, None
+
+
+SENDING = Harvester("spool", _sent)

@@ -27,27 +27,26 @@ import jax.numpy as jnp
 from logax._compat import Array, Equation, Jaxpr, Tree
 from logax._delivery.calls import receive, receive_block
 from logax._delivery.emit import emit
-from logax._delivery.packets import Packet, Rows
+from logax._delivery.packet import Packet, Rows
 from logax._delivery.worker import worker
-from logax._entries import Entry, LogSpec
 from logax._harvest import census as counting
 from logax._harvest.blocks import Block, Single, cut_off
-from logax._harvest.buffer import number_of_real
 from logax._harvest.census import Census, Tally
-from logax._harvest.choice import Choice, Part, leave
-from logax._harvest.findings import Findings
 from logax._harvest.harvest import Frame, Harvest
-from logax._harvest.lanes import any_lane_p
-from logax._harvest.planning import (
+from logax._harvest.rules.control_flow import any_lane_p
+from logax._harvest.selection import Choice, Findings, Part, leave
+from logax._harvest.stream_plan import (
     Plan,
     adapted_size,
     bound_of,
     bytes_of,
     counters_of,
     fitting,
+    number_of_real,
     plan_of,
     totals_of,
 )
+from logax._log_spec import Entry, LogSpec
 
 PLACE = "\0place"  # as no step is called
 # States are named by their kind and their path of shards, which is () outside of any `shard_map`.

@@ -9,21 +9,19 @@ from typing import Any
 import jax.numpy as jnp
 
 from logax import _compat
-from logax._checks import at_least_one, one_of
 from logax._compat import Array, Tree
-from logax._delivery.block_size import BlockSize
-from logax._delivery.calls import abandon, begin, begin_inside, forget, started
+from logax._delivery.calls import BlockSize, abandon, begin, begin_inside, forget, started
 from logax._delivery.emit import lanes_of, opened, owned, shard_here
-from logax._delivery.records import record
-from logax._delivery.routes import Route, Takes
-from logax._delivery.troubles import troubles
-from logax._errors import received
+from logax._delivery.errors import troubles
+from logax._delivery.routes import Route, Takes, record
 from logax._harvest.call import Harvested
-from logax._harvest.choice import Choice, Names
 from logax._harvest.harvest import Frame
+from logax._harvest.selection import Choice, Names
 from logax._harvest.streaming import Given, Options, Tap
 from logax._harvest.tracing import Harvester, Traced
 from logax._harvest.walker import walk
+from logax._support.messages import received
+from logax._support.validation import at_least_one, one_of
 
 
 def tap(

@@ -15,7 +15,7 @@ import jax
 
 from logax import _compat
 from logax._compat import Array, Jaxpr, Tree
-from logax._delivery.block_size import BlockSize
+from logax._delivery.calls import BlockSize
 from logax._log import is_listening, listening, silence
 
 

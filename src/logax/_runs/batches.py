@@ -6,9 +6,13 @@ import dataclasses
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from logax._resting.structure import parts_of
 from logax._runs.layouts import Layout, number_of_arrays
-from logax._runs.statistics import ScalarStatistics, StepRange, statistics_from
+from logax._runs.statistics import (
+    ScalarStatistics,
+    StepRange,
+    statistics_from,
+)
+from logax._serialization.trees import parts_of
 
 if TYPE_CHECKING:
     from logax._runs.run import Run

@@ -17,11 +17,19 @@ import threading
 from collections.abc import Sequence
 
 from logax._runs.format import RUNNING
-from logax._runs.locks import Lock, is_locked, turn_of
+from logax._runs.locks import (
+    Lock,
+    is_locked,
+    turn_of,
+)
 from logax._runs.runs import Runs
 
 _SUFFIX = ".claim"
+
+
 _TURN = ".resume"
+
+
 _MAX_BYTES = 2**24  # of a claim that is read
 
 

@@ -18,11 +18,11 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from logax._columns.rows import blank
-from logax._resting.dtypes import kind_of
 from logax._runs.errors import RunsError
 from logax._runs.layouts import Leaf
 from logax._runs.pieces import Bytes, Cell, Piece
+from logax._serialization.dtypes import kind_of
+from logax._support.arrays import blank
 
 Array = np.ndarray[Any, Any]
 _SORTS = (jnp.bool_, jnp.signedinteger, jnp.unsignedinteger, jnp.floating, jnp.complexfloating)

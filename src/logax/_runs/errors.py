@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from logax.loggers.sink import RunInfo
+    from logax._delivery.record_batch import RunInfo
 
 
 class RunsError(ValueError):

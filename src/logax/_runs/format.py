@@ -39,9 +39,23 @@ from the one that the portion calls `blob`; no two portions share one.
 
 **Version 1**, which is still read, lacks `sequence`, the number of `streams`, arrival as such
 (`written` is the time of the write), process, statistics, the tally and all checksums.
+
+Where the bytes of each array of a portion stand. `format` says the rule.
+
+Checksums of the rows of a file, and of the bytes in them.
+
+A row has the CRC-32 of its table's name and its values. Bytes that may be long have one for each
+block of `BLOCK_BYTES` bytes, so that a reader can check a part of them without reading the rest.
 """
 
 from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from logax._runs.errors import ChecksumError
 
 APPLICATION = 0x4C4F4758  # in the head of the file: "LOGX"
 VERSION = 2
@@ -95,3 +109,73 @@ SCHEMA_1 = (
     f"CREATE TABLE blobs ({_ROW}, data BLOB NOT NULL)",
 )
 SCHEMAS = {1: SCHEMA_1, VERSION: SCHEMA}
+
+
+class Place(NamedTuple):
+    """Where an array stands.
+
+    Attributes:
+      blob: The first of its rows in `blobs`, counted from that of the portion; None for `data`.
+      offset: Where in `data` it begins.
+      size: How many bytes it has.
+    """
+
+    blob: int | None
+    offset: int
+    size: int
+
+
+class Plan(NamedTuple):
+    """The places of all arrays, how many bytes `data` has, and how many rows `blobs`."""
+
+    places: tuple[Place, ...]
+    shared: int
+    blobs: int
+
+
+def planned(sizes: Sequence[int]) -> Plan:
+    """Where arrays of these numbers of bytes stand."""
+    places, shared, blobs = [], 0, 0
+    for size in sizes:
+        if size < LARGE and shared + size <= CHUNK:
+            places.append(Place(None, shared, size))
+            shared += size
+        else:
+            places.append(Place(blobs, 0, size))
+            blobs += -(-size // CHUNK)
+    return Plan(tuple(places), shared, blobs)
+
+
+BLOCK_BYTES = 2**15
+_ENTRY = struct.Struct("<I")
+
+
+def row_checksum(table: str, *values: Any) -> int:
+    """Return the CRC-32 of a row: of each value its length, a colon, and its bytes.
+
+    Numbers and NULL are the text that Python's `repr` has for them.
+    """
+    parts = [table.encode()]
+    for value in values:
+        if isinstance(value, str):
+            data = value.encode("utf-8", "surrogatepass")
+        else:
+            data = value if isinstance(value, bytes) else repr(value).encode()
+        parts += (b"%d:" % len(data), data)
+    return zlib.crc32(b"".join(parts))
+
+
+def block_checksums(data: bytes | memoryview) -> bytes:
+    """Return the CRC-32 of each block of the data, little-endian."""
+    if len(data) <= BLOCK_BYTES:
+        return _ENTRY.pack(zlib.crc32(data)) if data else b""
+    view = memoryview(data)
+    starts = range(0, len(view), BLOCK_BYTES)
+    return b"".join(_ENTRY.pack(zlib.crc32(view[at : at + BLOCK_BYTES])) for at in starts)
+
+
+def verify_blocks(data: bytes, first: int, checksums: bytes) -> None:
+    """Raise ChecksumError unless the data, whole blocks from block `first` on, is as it was."""
+    end = first + -(-len(data) // BLOCK_BYTES)
+    if block_checksums(data) != checksums[first * _ENTRY.size : end * _ENTRY.size]:
+        raise ChecksumError("the bytes of a batch differ from their checksum")

@@ -24,12 +24,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from logax._resting.dtypes import Kind, kind_named, kind_of
-from logax._resting.errors import StorageError
-from logax._resting.structure import Node, checked, count_of, filled, outlined
+from logax._media import HistogramBins, ImagePixels
 from logax._runs.errors import RunsError
-from logax._runs.packing import Plan, planned
-from logax._show import HistogramBins, ImagePixels
+from logax._runs.format import Plan, planned
+from logax._serialization.dtypes import Kind, StorageError, kind_named, kind_of
+from logax._serialization.trees import Node, checked, count_of, filled, outlined
 
 _SHOWN: dict[str, tuple[Any, int]] = {"histogram": (HistogramBins, 3), "image": (ImagePixels, 1)}
 _MOST_PLANS = 256  # that a layout remembers

@@ -7,6 +7,14 @@ SQLite. Where the system has no such locks, a run that was not ended counts as r
 
 The lock of a writer also counts its commits, after each of them, in one of two slots in turn. A
 reader finds from it that the end of a killed writer's file is missing.
+
+Claims on runs that are to be resumed, so that of two processes only one gets a run.
+
+A claim is a file in the folder, `<token>.claim`, with the ids of runs as JSON, which the process
+holds locked until these runs have ended. A process takes the lock of the folder, `.resume`, before
+it makes a claim, so that no other process looks at the same moment; then nobody may write to the
+runs or have a claim on them. A killed process leaves a claim that is not locked, which the next
+process removes. The place of the new part among those of its run is decided at the same time.
 """
 
 from __future__ import annotations
@@ -19,12 +27,13 @@ import zlib
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from logax._runs.format import LOCK, SUFFIX
+
 try:
     import fcntl
 except ImportError:  # pragma: no cover - not on every system
     fcntl = None  # type: ignore[assignment]
 
-from logax._runs.format import LOCK, SUFFIX
 
 # Not passed on to other programs, and no waiting for what only looks like a file.
 _CAREFULLY = sum(getattr(os, name, 0) for name in ("O_CLOEXEC", "O_NONBLOCK", "O_NOFOLLOW"))

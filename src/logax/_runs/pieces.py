@@ -15,11 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from logax._runs.checksums import BLOCK_BYTES, row_checksum, verify_blocks
 from logax._runs.errors import ChecksumError, Damage
-from logax._runs.format import CHUNK
+from logax._runs.format import BLOCK_BYTES, CHUNK, Place, row_checksum, verify_blocks
 from logax._runs.layouts import Key, Layout, Leaf
-from logax._runs.packing import Place
 from logax._runs.source import Look, Member, Row
 
 Cell = tuple[int, ...]

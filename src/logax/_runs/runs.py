@@ -8,19 +8,18 @@ import stat
 from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping, Sequence, ValuesView
 from typing import Any, NoReturn
 
-from logax._columns.views import listed
-from logax._errors import warn_user
-from logax._files import as_path
+from logax._logdict.views import listed
 from logax._runs import tables
 from logax._runs.columns import alike, joined
 from logax._runs.database import is_candidate
 from logax._runs.errors import AllDamagedError, Damage, DamageWarning, RemovedError, RunsError
-from logax._runs.frames import table_of
-from logax._runs.logs import cell_of, changed
 from logax._runs.pieces import Cell, Piece, pieces_of
-from logax._runs.run import Run, began_of, name_of, opened_parts, status_of
+from logax._runs.run import Run, began_of, cell_of, changed, name_of, opened_parts, status_of
 from logax._runs.search import one_run
 from logax._runs.source import Member, Part, Source, warn_of_damage
+from logax._runs.tables import table_of
+from logax._support.files import as_path
+from logax._support.messages import warn_user
 
 
 def load(path: str | os.PathLike[str]) -> Runs:

@@ -10,21 +10,21 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from logax._checks import one_of
-from logax._columns.records import Records
-from logax._columns.rows import is_key_array
-from logax._config import plain_config, validate_name
-from logax._errors import received
-from logax._files import writable_folder
-from logax._logdict import logdict
+from logax._logdict.logdict import logdict
+from logax._logdict.records import Records
 from logax._runs.database import is_candidate, opened
 from logax._runs.errors import RunsError
 from logax._runs.format import FINISHED
 from logax._runs.locks import is_alive, lock_of
 from logax._runs.writer import Writer
+from logax._support.arrays import is_key_array
+from logax._support.config import plain_config, validate_name
+from logax._support.files import writable_folder
+from logax._support.messages import received
+from logax._support.validation import one_of
 
 if TYPE_CHECKING:
-    from logax.loggers.sink import Portion, Stream
+    from logax._delivery.record_batch import RecordBatch, Stream
 
 _LANES = ("split", "group", "together")
 _MODES = ("a", "w", "x")
@@ -60,8 +60,8 @@ def save(
       FileExistsError: There are runs in the folder, and `mode` is "x".
       OSError: The folder cannot be written to.
     """
-    from logax.loggers._shell.register import Seeds  # noqa: PLC0415 - made of this package
-    from logax.loggers.sink import Stream  # noqa: PLC0415
+    from logax._delivery.record_batch import Stream  # noqa: PLC0415
+    from logax.loggers._core.registry import Seeds  # noqa: PLC0415 - made of this package
 
     one_of("logax.save", "lanes", lanes, _LANES)
     one_of("logax.save", "mode", mode, _MODES)
@@ -138,7 +138,7 @@ def _lanes_of(columns: Mapping[str, Records]) -> tuple[int, ...]:
 
 def _portions(
     columns: Mapping[str, Records], streams: Sequence[Stream], lanes: tuple[int, ...]
-) -> Iterator[Portion]:
+) -> Iterator[RecordBatch]:
     """The records of keys that have their steps, count and sites in common, together."""
     groups: dict[Any, dict[str, Records]] = {}
     for key, x in columns.items():
@@ -149,8 +149,8 @@ def _portions(
 
 def _portion(
     group: Mapping[str, Records], streams: Sequence[Stream], lanes: tuple[int, ...]
-) -> Portion:
-    from logax.loggers.sink import Portion  # noqa: PLC0415 - made of this package
+) -> RecordBatch:
+    from logax._delivery.record_batch import RecordBatch  # noqa: PLC0415 - made of this package
 
     first = next(iter(group.values()))
     count = np.broadcast_to(np.asarray(first.real()), lanes).reshape(-1)
@@ -166,7 +166,7 @@ def _portion(
         return own.reshape(len(streams), *rest)
 
     real = np.arange(length) < count[:, None]
-    return Portion(
+    return RecordBatch(
         tuple(streams),
         {key: jax.tree.map(flat, x.value) for key, x in group.items()},
         {name: flat(step) for name, step in first.steps.items()},

@@ -21,14 +21,13 @@ import sqlite3
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from logax._errors import warn_user
-from logax._runs.checksums import row_checksum
+from logax._runs.config_json import from_json
 from logax._runs.database import lacks_log, opened, size_damage
 from logax._runs.errors import ChecksumError, Damage, DamageWarning, RemovedError
-from logax._runs.format import COUNTED, CRASHED, FINISHED
+from logax._runs.format import COUNTED, CRASHED, FINISHED, row_checksum
 from logax._runs.layouts import Layout, layout_from
 from logax._runs.locks import is_alive, noted_progress
-from logax._runs.texts import from_json
+from logax._support.messages import warn_user
 
 _SMALL = 4096  # bytes that are read with the row, whatever is wanted of them
 _FEW = 100  # portions that are asked for one by one

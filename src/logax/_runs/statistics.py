@@ -7,6 +7,8 @@ numbers or truth values without a shape, are left out. The first step is the min
 one the maximum of those that are not missing; null if all are. NaNs are counted, and are in neither
 minimum nor maximum, which are null where nothing else is there; infinities are the texts "inf" and
 "-inf".
+
+Batches of a run: statistics and origin of its records, without their values.
 """
 
 from __future__ import annotations
@@ -20,10 +22,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from logax._columns.rows import is_missing
+from logax._runs.layouts import Layout
+from logax._support.arrays import is_missing
 
 if TYPE_CHECKING:
     from logax._runs.layouts import Layout, Leaf
+
 
 Array = np.ndarray[Any, Any]
 Number = int | float

@@ -9,8 +9,13 @@
 to write another. `ProgressLogger` is a callback for `tap` and `live`, and takes no runs.
 """
 
-from logax.loggers._shell.logger import Logger as Logger
-from logax.loggers._shell.state import RunState as RunState
+from logax._delivery.record_batch import KnownRuns as KnownRuns
+from logax._delivery.record_batch import RecordBatch as RecordBatch
+from logax._delivery.record_batch import RunInfo as RunInfo
+from logax._delivery.record_batch import RunRecord as RunRecord
+from logax._delivery.record_batch import Stream as Stream
+from logax.loggers._core.logger import Logger as Logger
+from logax.loggers._core.state import RunState as RunState
 from logax.loggers.callback import CallbackLogger as CallbackLogger
 from logax.loggers.console import ConsoleLogger as ConsoleLogger
 from logax.loggers.csv import CSVLogger as CSVLogger
@@ -19,12 +24,7 @@ from logax.loggers.mlflow import MLflowLogger as MLflowLogger
 from logax.loggers.multi import MultiLogger as MultiLogger
 from logax.loggers.progress import ProgressLogger as ProgressLogger
 from logax.loggers.save import SaveLogger as SaveLogger
-from logax.loggers.sink import KnownRuns as KnownRuns
-from logax.loggers.sink import Portion as Portion
-from logax.loggers.sink import RunInfo as RunInfo
-from logax.loggers.sink import RunRecord as RunRecord
 from logax.loggers.sink import Sink as Sink
-from logax.loggers.sink import Stream as Stream
 from logax.loggers.tensorboard import TensorBoardLogger as TensorBoardLogger
 from logax.loggers.trackio import TrackioLogger as TrackioLogger
 from logax.loggers.wandb import WandbLogger as WandbLogger
@@ -38,8 +38,8 @@ __all__ = [
     "Logger",
     "MLflowLogger",
     "MultiLogger",
-    "Portion",
     "ProgressLogger",
+    "RecordBatch",
     "RunInfo",
     "RunRecord",
     "RunState",

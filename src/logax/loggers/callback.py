@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from logax._errors import add_note, received
-from logax.loggers._shell.logger import Logger
-from logax.loggers.sink import Portion, RunRecord, Sink
+from logax._delivery.record_batch import RecordBatch, RunRecord
+from logax._support.messages import add_note, received
+from logax.loggers._core.logger import Logger
+from logax.loggers.sink import Sink
 
 
 class CallbackLogger(Logger):
@@ -42,7 +43,7 @@ class _Calls(Sink):
     def __init__(self, function: Callable[[RunRecord], Any]) -> None:
         self._function = function
 
-    def write(self, portion: Portion) -> None:
+    def write(self, portion: RecordBatch) -> None:
         failed, first = 0, None
         for record in portion.records():
             try:

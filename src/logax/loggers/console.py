@@ -6,10 +6,10 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-from logax._checks import as_names, at_least, check_file
-from logax._extras import imported
+from logax._support.imports import imported
+from logax._support.validation import as_names, at_least, check_file
 from logax.loggers._console.sink import ConsoleSink, can_redraw
-from logax.loggers._shell.logger import Logger
+from logax.loggers._core.logger import Logger
 
 _NAME = "ConsoleLogger"
 

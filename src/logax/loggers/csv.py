@@ -9,15 +9,14 @@ import stat
 from collections.abc import Callable, Iterable, Sequence
 from typing import BinaryIO
 
-from logax._columns.rows import encoded
-from logax._files import replacing
-from logax.loggers._shell.logger import Logger
+from logax._delivery.record_batch import RunInfo, Stream
+from logax._support.arrays import encoded
+from logax._support.csv_text import field, fields, heading, records, widened
+from logax._support.files import replacing
+from logax.loggers._core.logger import Logger
+from logax.loggers._text.cells import Rows
 from logax.loggers._text.files import append, whole_lines
-from logax.loggers._text.gathered import Gathered
-from logax.loggers._text.rows import Rows
-from logax.loggers._text.sink import TextSink
-from logax.loggers._text.table import field, fields, heading, records, widened
-from logax.loggers.sink import RunInfo, Stream
+from logax.loggers._text.sink import Gathered, TextSink
 
 
 class CSVLogger(Logger):

@@ -7,13 +7,12 @@ import os
 from collections.abc import Sequence
 from typing import Any, BinaryIO
 
-from logax._columns.rows import encoded
-from logax.loggers._shell.logger import Logger
-from logax.loggers._text.cells import as_json
+from logax._delivery.record_batch import RunInfo, Stream
+from logax._support.arrays import encoded
+from logax.loggers._core.logger import Logger
+from logax.loggers._text.cells import Rows, as_json
 from logax.loggers._text.files import append, whole_lines
-from logax.loggers._text.rows import Rows
 from logax.loggers._text.sink import TextSink
-from logax.loggers.sink import RunInfo, Stream
 
 _LONGEST_FOREIGN = 2**20  # bytes of a first line that some other program wrote
 _HEAD_BYTES = 2**12  # bytes by which a file is known again

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from logax._errors import received
-from logax.loggers._shell.logger import Logger
+from logax._support.messages import received
+from logax.loggers._core.logger import Logger
 from logax.loggers.progress import ProgressLogger
 
 

@@ -7,13 +7,12 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import Any, Self
 
-from logax._checks import as_names, at_least, check_file
 from logax._delivery.control import flush
-from logax._delivery.records import record
+from logax._delivery.routes import record
 from logax._delivery.worker import worker
-from logax.loggers._progress.lanes import Lanes
-from logax.loggers._progress.leader import Leader
-from logax.loggers._progress.resting import PatientBar, resting
+from logax._support.validation import as_names, at_least, check_file
+from logax.loggers._progress.lanes import Lanes, Leader
+from logax.loggers._progress.pending_bars import PatientBar, resting
 from logax.loggers._progress.values import Values
 
 

@@ -6,12 +6,13 @@ import os
 import time
 from collections.abc import Callable, Sequence
 
-from logax._files import writable_folder
+from logax._delivery.record_batch import KnownRuns, RecordBatch, RunInfo
 from logax._runs.format import RUNNING
 from logax._runs.runs import Runs
 from logax._runs.writer import Writer
-from logax.loggers._shell.logger import Logger
-from logax.loggers.sink import KnownRuns, Portion, RunInfo, Sink
+from logax._support.files import writable_folder
+from logax.loggers._core.logger import Logger
+from logax.loggers.sink import Sink
 
 
 class SaveLogger(Logger):
@@ -61,7 +62,7 @@ class SaveSink(Sink):
         """Write what is known of the runs; RefusedRunsError names those that others write."""
         self._writer.open(runs)
 
-    def write(self, portion: Portion) -> None:
+    def write(self, portion: RecordBatch) -> None:
         """Write records; they are safe after `flush`."""
         self._writer.write(portion)
 

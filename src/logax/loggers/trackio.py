@@ -8,14 +8,15 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from logax._columns.rows import as_utf8
-from logax._config import plain_config
-from logax._errors import described, received
-from logax._extras import imported
+from logax._delivery.record_batch import KnownRuns, RecordBatch, RunInfo
+from logax._support.arrays import as_utf8
+from logax._support.config import plain_config
+from logax._support.imports import imported
+from logax._support.messages import described, received
+from logax.loggers._core.logger import Logger
 from logax.loggers._numbers import Axis, Part
-from logax.loggers._shell.logger import Logger
 from logax.loggers._text.cells import as_json
-from logax.loggers.sink import KnownRuns, Portion, RunInfo, Sink
+from logax.loggers.sink import Sink
 
 _NAME = "TrackioLogger"
 _OURS = frozenset({"project", "run", "timestamp", "step", "time", "metrics"})  # of Trackio
@@ -105,7 +106,7 @@ class TrackioSink(Sink):
             self._configs[run] = self._config_of(run)
             self._new.add(run)
 
-    def write(self, portion: Portion) -> None:
+    def write(self, portion: RecordBatch) -> None:
         """Turn records into rows, which wait for `flush`."""
         for part in self._axis.parts(portion):
             left_out = [picture.name for picture in part.images]

@@ -16,10 +16,10 @@ from logax._schedule import Once as Once
 from logax._schedule import OnSteps as OnSteps
 from logax._schedule import Schedule as Schedule
 from logax.loop._trace import ProfileReport as ProfileReport
-from logax.loop.callback import CallbackLogger as CallbackLogger
 from logax.loop.check import CheckLogger as CheckLogger
 from logax.loop.check import InvariantViolation as InvariantViolation
 from logax.loop.check import nan_check as nan_check
+from logax.loop.composite import CallbackLogger as CallbackLogger
 from logax.loop.composite import CompositeLogger as CompositeLogger
 from logax.loop.lines import PrintLogger as PrintLogger
 from logax.loop.lines import PythonLogger as PythonLogger

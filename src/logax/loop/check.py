@@ -9,12 +9,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from logax._checks import one_boolean
 from logax._compat import Tree
-from logax._errors import as_sentence, received
 from logax._schedule import Schedule
-from logax.loop._copies import copied, fetched, in_order, refuse_tracers
-from logax.loop._entered import EnteredLogger, checked_view
+from logax._support.messages import as_sentence, received
+from logax._support.validation import one_boolean
+from logax.loop._base import EnteredLogger, checked_view
+from logax.loop._states import copied, fetched, in_order, refuse_tracers
 
 
 class InvariantViolation(RuntimeError):  # noqa: N818 - it says what happened

@@ -1,4 +1,7 @@
-"""Several loggers as one."""
+"""A function as a logger.
+
+Several loggers as one.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,34 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
-from logax._errors import raise_together, received
-from logax.loop._entered import Outside
+from logax._schedule import Schedule
+from logax._support.messages import raise_together, received
+from logax.loop._base import EnteredLogger, Outside
 from logax.loop.protocol import Logger, check_logger
+
+
+class CallbackLogger(EnteredLogger):
+    """Calls a function on the steps that are due.
+
+    It is called in the loop, and what it raises stops the loop. What it keeps of the state it must
+    copy, since the buffers may be donated to the next step.
+
+    Args:
+      fn: Called as `fn(state, step)`.
+      schedule: When: a schedule, or a number n for every n-th step.
+    """
+
+    def __init__(self, fn: Callable[[Any, int], Any], schedule: int | Schedule) -> None:
+        if not callable(fn):
+            raise TypeError(
+                f"`CallbackLogger` takes a function of state and step, and got {received(fn)}."
+            )
+        super().__init__(schedule)
+        self._fn = fn
+
+    def _take(self, state: Any, step: int) -> None:
+        self._fn(state, step)
+
 
 SEVERAL = "several loggers failed"
 

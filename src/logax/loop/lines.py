@@ -8,12 +8,12 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from logax._checks import check_file
 from logax._compat import Tree
-from logax._errors import received
 from logax._schedule import Schedule
-from logax.loop._copies import line
-from logax.loop._entered import EnteredLogger, checked_view
+from logax._support.messages import received
+from logax._support.validation import check_file
+from logax.loop._base import EnteredLogger, checked_view
+from logax.loop._states import line
 
 
 class PrintLogger(EnteredLogger):

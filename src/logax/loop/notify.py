@@ -25,15 +25,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from logax._checks import at_least, in_seconds
-from logax._columns.rows import is_key_array
 from logax._compat import Tree
-from logax._errors import add_note, as_sentence, described, received, tell_at_end, warn_user
 from logax._schedule import OnSteps, Schedule
-from logax.loop._copies import copied, in_order, on_their_way
-from logax.loop._entered import EnteredLogger, as_step, checked_view
-from logax.loop._outbox import Outbox, Post
-from logax.loop._webhook import Webhook, checked_url
+from logax._support.arrays import is_key_array
+from logax._support.messages import (
+    add_note,
+    as_sentence,
+    described,
+    received,
+    tell_at_end,
+    warn_user,
+)
+from logax._support.validation import at_least, in_seconds
+from logax.loop._base import EnteredLogger, as_step, checked_view
+from logax.loop._states import copied, in_order, on_their_way
+from logax.loop._webhook import Outbox, Post, Webhook, checked_url
 
 MOST_NUMBERS = 1000
 COUNTABLE = 1e8  # seconds: what the operating system can count

@@ -21,19 +21,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from logax._checks import in_seconds
-from logax._columns.rows import shape_name
 from logax._compat import Tree
-from logax._delivery.forks import renew_after_fork
 from logax._delivery.worker import worker
-from logax._errors import add_note, described, received, tell_at_end, warn_user
-from logax._extras import imported
-from logax._files import as_path
 from logax._schedule import Schedule
-from logax.loop._copies import copied, in_order, is_there, on_their_way
-from logax.loop._drawing import Series, figure_of
-from logax.loop._entered import EnteredLogger, checked_view
-from logax.loop._places import Cell, File, notebook
+from logax._support.arrays import shape_name
+from logax._support.figures import Series, figure_of
+from logax._support.files import as_path
+from logax._support.forks import renew_after_fork
+from logax._support.imports import imported
+from logax._support.messages import add_note, described, received, tell_at_end, warn_user
+from logax._support.validation import in_seconds
+from logax.loop._base import EnteredLogger, checked_view
+from logax.loop._figure_targets import Cell, File, notebook
+from logax.loop._states import copied, in_order, is_there, on_their_way
 
 PANELS = 8
 SHARE = 0.1  # of the time that may be spent drawing

@@ -15,12 +15,11 @@ from typing import Any
 
 import jax
 
-from logax._checks import whole
-from logax._errors import add_note, received, warn_user
+from logax._support.messages import add_note, received, warn_user
+from logax._support.validation import whole
 from logax.loop import _trace
-from logax.loop._entered import EnteredLogger, as_step, outside
-from logax.loop._recording import Recording
-from logax.loop._trace import MARK, ProfileReport, said_steps
+from logax.loop._base import EnteredLogger, as_step, outside
+from logax.loop._trace import MARK, ProfileReport, Recording, said_steps
 
 
 class ProfileLogger(EnteredLogger):

@@ -9,11 +9,11 @@ from typing import Any
 
 import jax
 
-from logax._bars import Bar
-from logax._checks import at_least, check_file
-from logax._errors import described, received
-from logax.loop._copies import is_there, line
-from logax.loop._entered import EnteredLogger, as_step, checked_view, outside
+from logax._support.messages import described, received
+from logax._support.progress_bars import Bar
+from logax._support.validation import at_least, check_file
+from logax.loop._base import EnteredLogger, as_step, checked_view, outside
+from logax.loop._states import is_there, line
 
 
 class TqdmLogger(EnteredLogger):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar, runtime_checkable
 
-from logax._errors import received
+from logax._support.messages import received
 
 State = TypeVar("State")
 State_contra = TypeVar("State_contra", contravariant=True)

@@ -11,14 +11,14 @@ from typing import Any, BinaryIO
 import jax
 import numpy as np
 
-from logax._checks import at_least_one
-from logax._columns.export import free_name
 from logax._compat import Tree
-from logax._errors import add_note, described
-from logax._files import as_path, check_place, replacing
+from logax._logdict.export import free_name
 from logax._schedule import Schedule
-from logax.loop._copies import copied, fetched, in_order, widened
-from logax.loop._entered import EnteredLogger, checked_view
+from logax._support.files import as_path, check_place, replacing
+from logax._support.messages import add_note, described
+from logax._support.validation import at_least_one
+from logax.loop._base import EnteredLogger, checked_view
+from logax.loop._states import copied, fetched, in_order, widened
 
 Numbers = np.ndarray[Any, Any]
 

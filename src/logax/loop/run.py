@@ -12,11 +12,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from logax._checks import at_least, one_boolean
-from logax._columns.rows import is_key_array
 from logax._compat import Array
-from logax._errors import received
-from logax.loop._copies import copied, on_their_way
+from logax._support.arrays import is_key_array
+from logax._support.messages import received
+from logax._support.validation import at_least, one_boolean
+from logax.loop._states import copied, on_their_way
 from logax.loop.protocol import Logger, NullLogger, State, check_logger
 
 

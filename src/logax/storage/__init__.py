@@ -12,7 +12,6 @@
 It needs h5py: `pip install "logax[hdf5]"`.
 """
 
-from logax._resting.errors import StorageError as StorageError
 from logax._schedule import Between as Between
 from logax._schedule import EveryNStep as EveryNStep
 from logax._schedule import EverySeconds as EverySeconds
@@ -20,6 +19,7 @@ from logax._schedule import LoggingFrequency as LoggingFrequency
 from logax._schedule import Once as Once
 from logax._schedule import OnSteps as OnSteps
 from logax._schedule import Schedule as Schedule
+from logax._serialization.dtypes import StorageError as StorageError
 from logax.storage.config import WriterGroupConfig as WriterGroupConfig
 from logax.storage.group import StoredGroup as StoredGroup
 from logax.storage.reader import HDF5StorageReader as HDF5StorageReader

@@ -21,10 +21,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from logax._columns.export import free_name
-from logax._resting.dtypes import kind_named
-from logax._resting.errors import StorageError
-from logax._resting.structure import Node, Parts, checked, parts_of
+from logax._logdict.export import free_name
+from logax._serialization.dtypes import StorageError, kind_named
+from logax._serialization.trees import Node, Parts, checked, parts_of
 from logax._version import __version__
 from logax.storage._view import Leaf
 

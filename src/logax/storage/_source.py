@@ -1,4 +1,20 @@
-"""A trajectory as it is read: everything that comes out of the file is looked at before it is used.
+"""Rows by their places in the file: which of them count, in which order, and how to read them.
+
+The place of a row is its number in the order in which rows came.
+
+Datasets of a file that may mean harm: found without leaving it, looked at before they are read.
+
+Whatever is wrong is a `ValueError` that says what.
+
+A file as HDF5 is shown it for reading.
+
+HDF5 keeps one state for all that a process has open of one file: a reader would read what a writer
+of the same process has not passed on yet, and could not be opened beside a plain h5py. It also
+notes in the file that somebody writes to it, and then wants to be told how to read it. Neither
+matters to who looks at the file through a window: it gives HDF5 bytes, of a file that nobody
+seems to write to. Who looks at one that is written to must open it anew now and then.
+
+A trajectory as it is read: everything that comes out of the file is looked at before it is used.
 
 A file may be damaged, cut, or made by somebody who means harm. Nothing in it is run, no other file
 is opened because of it, and no more memory is taken than what it really holds needs. (One chunk
@@ -12,29 +28,167 @@ in its first commit, before it does, and whoever reads asks for that after they 
 
 from __future__ import annotations
 
+import io
 import math
 import os
 import threading
 import time
 import weakref
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Self, TypeVar
 
 import numpy as np
 
-from logax._delivery.forks import renew_after_fork
-from logax._errors import described, warn_user
-from logax._extras import imported
-from logax._resting.errors import StorageError
-from logax.storage._claims import is_marked, is_written
+from logax._serialization.dtypes import StorageError
+from logax._support.forks import renew_after_fork
+from logax._support.imports import imported
+from logax._support.messages import described, warn_user
 from logax.storage._commits import HEAD, Commit, latest, runs_of
 from logax.storage._layout import COMMITS, SCHEMA, STEP, VERSION, Layout
-from logax.storage._order import is_run, stretches
-from logax.storage._safe import check_safe, check_size, linked, safe_dataset
-from logax.storage._window import Window
+from logax.storage._lock import SUPERBLOCK, is_marked, is_written, unmarked
 
 Numbers = np.ndarray[Any, Any]
+
+
+def valid(steps: Numbers, cuts: Sequence[tuple[int, int]]) -> Numbers:
+    """Which rows no cut has made void."""
+    result = np.ones(len(steps), bool)
+    for end, step in cuts:
+        result[:end] &= steps[:end] < step
+    return result
+
+
+def in_order(steps: Numbers, cuts: Sequence[tuple[int, int]]) -> Numbers:
+    """The places of the rows that count, by step; of several of one step the last one counts."""
+    places = np.flatnonzero(valid(steps, cuts))
+    own = steps[places]
+    if len(own) < 2 or bool(np.all(own[1:] > own[:-1])):
+        return places
+    order = np.argsort(own, kind="stable")
+    is_last = np.append(own[order][1:] != own[order][:-1], True)
+    return np.asarray(places[order[is_last]])
+
+
+def is_run(numbers: Numbers) -> bool:
+    """Whether each is one more than the one before."""
+    return bool(np.all(np.diff(numbers) == 1))
+
+
+def stretches(places: Numbers, chosen: Numbers, block: int) -> Iterator[tuple[Any, int, int]]:
+    """What to read for rows that are wanted: all at once, or from each block what it has.
+
+    Gives which of the rows, and the first and the last place to read.
+    """
+    if not len(chosen):
+        return
+    wanted = places[chosen]
+    if is_run(wanted):
+        yield chosen, int(wanted[0]), int(wanted[-1])
+        return
+    order = np.argsort(wanted, kind="stable")
+    ends = np.flatnonzero(np.diff(wanted[order] // block)) + 1
+    for part in np.split(order, ends):
+        own = wanted[part]
+        yield chosen[part], int(own.min()), int(own.max())
+
+
+_DEFLATE, _SHUFFLE, _FLETCHER_32 = 1, 2, 3  # HDF5's own
+# As `_datasets` has them. In another order, or twice, they would make much more of few bytes.
+_FILTERS = {(), (_FLETCHER_32,), (_SHUFFLE, _DEFLATE, _FLETCHER_32)}
+_DENSEST = 1100  # no deflated byte stands for more
+
+
+def linked(file: Any, path: str) -> Any:
+    """A dataset by its name, unless that leads elsewhere; None if there is none."""
+    h5py = imported("h5py", "HDF5StorageReader", "hdf5")
+    place = file
+    for part in path.split("/"):
+        link = place.get(part, getlink=True) if isinstance(place, h5py.Group) else None
+        if link is None:
+            return None
+        if not isinstance(link, h5py.HardLink):
+            raise ValueError(f"`{path}` leads to another place")
+        place = place[part]
+    return place if isinstance(place, h5py.Dataset) else None
+
+
+def check_safe(dataset: Any, path: str) -> None:
+    """Raise where reading would open another file or run somebody's code."""
+    plist = dataset.id.get_create_plist()
+    filters = tuple(plist.get_filter(i)[0] for i in range(plist.get_nfilters()))
+    if dataset.external or dataset.is_virtual or filters not in _FILTERS:
+        raise ValueError(f"`{path}` is stored in a way that logax does not use")
+
+
+def safe_dataset(file: Any, path: str, dtype: Any) -> Any:
+    """A dataset that is safe to read, of this type."""
+    dataset = linked(file, path)
+    if dataset is None:
+        raise ValueError(f"`{path}` is not there")
+    check_safe(dataset, path)
+    if dataset.dtype != dtype:
+        raise ValueError(f"`{path}` is not what the schema says")
+    return dataset
+
+
+def check_size(dataset: Any, size: int, path: str, file_size: int) -> None:
+    """Raise where there is less in the file than is said, before memory is taken for it."""
+    stored = dataset.id.get_storage_size()
+    if stored * (_DENSEST if dataset.compression else 1) < size:
+        raise ValueError(f"`{path}` has fewer rows than there should be")
+    if stored > file_size:
+        raise ValueError("it is cut off")
+
+
+_FAR = 2**62  # where the file ends, which may grow; what is not there is found when it is read
+
+
+class Window:
+    """What h5py takes for a file: it reads from a descriptor, which stays its owner's."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd, self._at = fd, 0
+        self._begin = unmarked(fd, _FAR)
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Go to a place."""
+        begin = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: _FAR}
+        self._at = begin[whence] + offset
+        return self._at
+
+    def tell(self) -> int:
+        """The place."""
+        return self._at
+
+    def read(self, size: int) -> bytes:  # pragma: no cover - h5py asks for it, and uses `readinto`
+        """So many bytes from there on."""
+        data = bytearray(size)
+        self.readinto(memoryview(data))
+        return bytes(data)
+
+    def readinto(self, buffer: memoryview) -> int:
+        """Fill a buffer from there on.
+
+        HDF5 reads ahead, past the end of the file, and gets zeros. Where it wants something that
+        lies wholly beyond the end, there is an error.
+        """
+        view = memoryview(buffer).cast("B")
+        done = 0
+        while done < len(view):
+            count = os.preadv(self._fd, [view[done:]], self._at + done)
+            if not count:
+                break
+            done += count
+        if not done and len(view):
+            raise OSError(f"the file ends before {self._at}, where something should be")
+        view[done:] = bytes(len(view) - done)
+        if self._at < SUPERBLOCK:
+            begin = self._begin[self._at : self._at + len(view)]
+            view[: len(begin)] = begin
+        self._at += len(view)
+        return len(view)
+
 
 _MOST_SCHEMA = 64 * 2**20  # bytes
 _TRIES = 5  # what is being written may be half there when it is read

@@ -9,6 +9,13 @@ step.
 The file comes under its name when it can be read: it is made under another name before. From
 then on it is in HDF5's mode for one writer and many readers, in which HDF5 orders its writes such
 that the file can be read at any moment, also if no further one follows.
+
+From where a file that is there goes on.
+
+Rows at and after the step that a run begins with are dropped. Where these are the last ones of a
+group, the group ends before them; where rows that stay stand among them, a cut says which are void
+(see `_commits`). Blocks that are whole stay in the datasets, and what is left of the one after them
+goes back into the commit until it is whole.
 """
 
 from __future__ import annotations
@@ -19,15 +26,17 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from logax._errors import described
-from logax._extras import imported
-from logax._files import part_beside
-from logax._resting.errors import StorageError
-from logax.storage._claims import Claim, cut_off, mend_after_kill
+import numpy as np
+
+from logax._serialization.dtypes import StorageError
+from logax._support.files import part_beside
+from logax._support.imports import imported
+from logax._support.messages import described
 from logax.storage._commits import HEAD, Commit, Numbers, Stand, encoded
-from logax.storage._datasets import create_datasets
-from logax.storage._layout import COMMITS, Layout
-from logax.storage._stores import OnceStore, RowStore
+from logax.storage._datasets import OnceStore, RowStore, create_datasets
+from logax.storage._layout import COMMITS, Group, Layout
+from logax.storage._lock import Claim, cut_off, mend_after_kill
+from logax.storage._source import Source, valid
 from logax.storage._view import View
 
 _BOUNDS = ("v110", "v110")  # HDF5 1.10 and all later ones can read it
@@ -335,3 +344,68 @@ def _close_spoilt(file: Any) -> None:
         cut_off(file.id.get_vfd_handle())
         with contextlib.suppress(OSError, RuntimeError):
             file.close()
+
+
+def resumed(
+    path: str, layout: Layout, start: int | None, total: int | None
+) -> tuple[Layout, Commit]:
+    """The layout of a file, and the commit with which it goes on: with the rows before `start`.
+
+    Raises:
+      StorageError: It cannot be read, or rows of `layout` do not fit into it.
+    """
+    with Source(path, "HDF5StorageWriter") as source:
+        difference = source.layout.difference(layout)
+        if difference is not None:
+            raise StorageError(
+                f"`HDF5StorageWriter` cannot continue {path} with other groups or arrays: "
+                f"{difference}. Write to another file."
+            )
+        before = source.commit
+        groups = [_kept(source, number, start) for number in range(len(before.groups))]
+        steps = before.actual_steps if start is None else min(before.actual_steps, start)
+        total = before.total_steps if total is None else total
+        runs = before.runs + 1
+        kept = before.kept_by(runs, groups)
+        return source.layout, Commit(before.sequence + 1, runs, steps, total, False, groups, kept)
+
+
+def _kept(source: Source, number: int, start: int | None) -> Stand:
+    group, stand = source.layout.groups[number], source.commit.groups[number]
+    if group.is_once:
+        return Stand.at_start(group) if start == 0 else stand
+    steps = source.steps(number)
+    end, cuts = len(steps), stand.cuts
+    if start is not None:
+        late = np.flatnonzero(steps >= start)
+        first = int(late[0]) if len(late) else end
+        if (valid(steps, cuts) & (steps < start))[first:].any():
+            cuts = [*cuts, (end, start)]  # rows that stay stand among those that go
+        else:
+            end = first
+    return _at(source, number, group, end, steps, _merged(cuts, end))
+
+
+def _merged(cuts: list[tuple[int, int]], end: int) -> list[tuple[int, int]]:
+    """Those that say something about the first rows, and nothing that a later one says too."""
+    merged: list[tuple[int, int]] = []
+    for last, step in cuts:  # each ends where the ones before it end, or later
+        merged = [own for own in merged if own[1] < step]
+        merged.append((min(last, end), step))
+    return merged if end else []
+
+
+def _at(
+    source: Source,
+    number: int,
+    group: Group,
+    end: int,
+    steps: Numbers,
+    cuts: list[tuple[int, int]],
+) -> Stand:
+    """The first rows, of which whole blocks that are in the datasets stay where they are."""
+    written = min(end, source.commit.groups[number].rows) // group.block * group.block
+    places = np.arange(written, end)
+    columns = [source.rows(number, leaf, places) for leaf in range(len(group.leaves))]
+    void = int(np.count_nonzero(~valid(steps[:end], cuts)))
+    return Stand(written, steps[written:end], columns, cuts, None, void)

@@ -20,17 +20,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from logax._columns.rows import shape_name
 from logax._compat import ConcreteArray, Tree
-from logax._errors import add_note, received
-from logax._resting.dtypes import Kind, kind_of
-from logax._resting.structure import Node, Parts, outlined
-from logax.loop._copies import copied, numbers_of, on_their_way, refuse_tracers
-from logax.storage._parcels import Parcels
-from logax.storage._picked import Picks
-from logax.storage._states import (
+from logax._serialization.dtypes import Kind, kind_of
+from logax._serialization.trees import Node, Parts, outlined
+from logax._support.arrays import shape_name
+from logax._support.messages import add_note, received
+from logax.loop._states import copied, numbers_of, on_their_way, refuse_tracers
+from logax.storage._transfer import (
     NUMBERS,
     Frame,
+    Parcels,
+    Picks,
     are_arrays,
     are_together,
     is_on_one_device,

@@ -6,10 +6,10 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
-from logax._errors import received
-from logax._resting.structure import Node, Parts, outlined
 from logax._schedule import Schedule, as_schedule
-from logax.loop._entered import checked_view
+from logax._serialization.trees import Node, Parts, outlined
+from logax._support.messages import received
+from logax.loop._base import checked_view
 
 State = TypeVar("State")
 Storage = TypeVar("Storage")

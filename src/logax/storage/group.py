@@ -9,12 +9,10 @@ from typing import Any, Generic, Self
 import jax
 import numpy as np
 
-from logax._columns.export import free_name
 from logax._compat import Tree
-from logax._errors import received
-from logax._extras import imported
-from logax._resting.errors import StorageError
-from logax._resting.structure import (
+from logax._logdict.export import free_name
+from logax._serialization.dtypes import StorageError
+from logax._serialization.trees import (
     Node,
     children_of,
     count_of,
@@ -23,11 +21,12 @@ from logax._resting.structure import (
     outlined,
     parts_of,
 )
-from logax.loop._copies import widened
+from logax._support.imports import imported
+from logax._support.messages import received
+from logax.loop._states import widened
 from logax.storage._commits import Commit
 from logax.storage._layout import axis_names, path_of
-from logax.storage._order import in_order, valid
-from logax.storage._source import Source
+from logax.storage._source import Source, in_order, valid
 from logax.storage._view import Leaf
 from logax.storage.config import Storage
 

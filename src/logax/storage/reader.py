@@ -12,13 +12,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from logax._checks import in_seconds
-from logax._columns.export import free_name
-from logax._errors import received, warn_user
-from logax._extras import imported
-from logax._files import as_path
-from logax._resting.errors import StorageError
-from logax._resting.structure import focused, parts_of
+from logax._logdict.export import free_name
+from logax._serialization.dtypes import StorageError
+from logax._serialization.trees import focused, parts_of
+from logax._support.files import as_path
+from logax._support.imports import imported
+from logax._support.messages import received, warn_user
+from logax._support.validation import in_seconds
 from logax.storage._source import Source
 from logax.storage.config import State, Storage, WriterGroupConfig
 from logax.storage.group import StoredGroup

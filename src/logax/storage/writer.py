@@ -11,21 +11,20 @@ import os
 import weakref
 from typing import Any
 
-from logax._checks import at_least, in_seconds, one_of
-from logax._delivery.forks import renew_after_fork
 from logax._delivery.worker import WHEN_FULL
-from logax._errors import raise_together, warn_user
-from logax._extras import imported
-from logax._files import as_path, check_place
-from logax._resting.errors import StorageError
 from logax._schedule import Once, Schedule
-from logax.loop._entered import EnteredLogger, as_step, outside
-from logax.storage._claims import Claim
+from logax._serialization.dtypes import StorageError
+from logax._support.files import as_path, check_place
+from logax._support.forks import renew_after_fork
+from logax._support.imports import imported
+from logax._support.messages import raise_together, warn_user
+from logax._support.validation import at_least, in_seconds, one_of
+from logax.loop._base import EnteredLogger, as_step, outside
 from logax.storage._layout import Group, Layout, block_rows, check_names
-from logax.storage._resume import resumed
-from logax.storage._run import Run, told
-from logax.storage._trajectory import Trajectory
+from logax.storage._lock import Claim
+from logax.storage._trajectory import Trajectory, resumed
 from logax.storage._view import View
+from logax.storage._writer_thread import Run, told
 from logax.storage.config import groups_of
 
 _MODES = ("x", "w", "a")

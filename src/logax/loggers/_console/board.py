@@ -1,20 +1,63 @@
-"""All that is known of the runs that are shown together: their keys, steps and status."""
+"""How fast runs advance.
+
+Which records of a portion there are, found once for all of its keys.
+
+All that is known of the runs that are shown together: their keys, steps and status.
+
+Whose numbers these are, and how they are doing, in words.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import collections
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
-from logax._columns.rows import is_key_array, is_missing
-from logax._logdict import leaf_name, matches
-from logax._show import HistogramBins, ImagePixels, is_shown
-from logax.loggers._console.columns import Bins, Column, Numbers, Remark
-from logax.loggers._console.picked import Picked
-from logax.loggers._console.summary import Summary
-from logax.loggers.sink import Portion, RunInfo, Stream
+from logax._delivery.record_batch import RecordBatch, RunInfo, Stream
+from logax._logdict.logdict import leaf_name, matches
+from logax._media import HistogramBins, ImagePixels, is_shown
+from logax._support.arrays import is_key_array, is_missing
+from logax._support.formatting import Glyphs, plain
+from logax._support.summary import Summary
+from logax.loggers._console.statistics import Bins, Column, Numbers, Picked, Remark
+
+_SAMPLES = 40
+
+
+class Pace:
+    """How fast something advances: lately while it goes on, and all in all.
+
+    Args:
+      now: When it began.
+    """
+
+    def __init__(self, now: float) -> None:
+        self.began = now
+        self._total = 0.0
+        self._last = 0.0
+        self._seen: collections.deque[tuple[float, float]] = collections.deque(maxlen=_SAMPLES)
+
+    def see(self, now: float, advanced: float) -> None:
+        """It has advanced so far now; what goes back has begun again."""
+        self._total += max(advanced - self._last, 0.0)
+        self._last = advanced
+        self._seen.append((now, self._total))
+
+    def lately(self) -> float | None:
+        """A second, over the last few times that were seen; overall if there was but one."""
+        return _rate(self._seen[0], self._seen[-1]) if len(self._seen) > 1 else self.overall()
+
+    def overall(self) -> float | None:
+        """A second, from the beginning on."""
+        return _rate((self.began, 0.0), self._seen[-1]) if self._seen else None
+
+
+def _rate(a: tuple[float, float], b: tuple[float, float]) -> float | None:
+    return (b[1] - a[1]) / (b[0] - a[0]) if b[0] > a[0] and b[1] > a[1] else None
+
 
 RUNNING = "running"
 
@@ -77,7 +120,7 @@ class Board:
         self._rows = {stream: row for row, stream in enumerate(stay)}
         self._known = ((), np.zeros(0, np.intp))
 
-    def take(self, portion: Portion) -> None:
+    def take(self, portion: RecordBatch) -> None:
         """Take in records."""
         if not portion.number:
             return
@@ -144,7 +187,7 @@ class Board:
         """What comes now comes after what there is: portions of one time come key by key."""
         self._places[:] = -1
 
-    def _take_steps(self, portion: Portion, picked: Picked) -> None:
+    def _take_steps(self, portion: RecordBatch, picked: Picked) -> None:
         steps = portion.steps
         name = "step" if "step" in steps else self.step_name or next(iter(steps), "")
         if name not in steps:
@@ -238,3 +281,21 @@ def _remark(value: Any) -> str:
     if isinstance(value, ImagePixels):
         return f"image {'x'.join(map(str, np.shape(value.pixels)[2:]))}"
     return f"empty [{','.join(map(str, np.shape(value)[2:]))}]"
+
+
+def who(board: Board, runs: Sequence[RunInfo], glyphs: Glyphs) -> str:
+    """The run by its name, or how many there are."""
+    names = {run.name for run in runs}
+    name = plain(names.pop(), glyphs) if len(names) == 1 else ""
+    if len(runs) > 1:
+        return f"{len(runs)} runs of {name}" if name else f"{len(runs)} runs"
+    lanes = runs[0].lanes if runs and runs[0].lanes else len(board.rows(runs))
+    return f"run {name} ({lanes} lanes)" if lanes > 1 else f"run {name}"
+
+
+def status(each: Iterable[str]) -> str:
+    """How the runs are doing: one word if all are alike."""
+    counts = collections.Counter(each)
+    if len(counts) == 1:
+        return next(iter(counts))
+    return ", ".join(f"{number} {word}" for word, number in counts.items())

@@ -13,14 +13,12 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from logax._bars import SECONDS_BETWEEN_LINES
-from logax.loggers._console import words
-from logax.loggers._console.board import Board
-from logax.loggers._console.heading import who
-from logax.loggers._console.pace import Pace
+from logax._delivery.record_batch import RunInfo
+from logax._support import formatting as words
+from logax._support.progress_bars import SECONDS_BETWEEN_LINES
+from logax._support.summary import Summary
+from logax.loggers._console.board import Board, Pace, who
 from logax.loggers._console.screen import Paper, screen_on
-from logax.loggers._console.summary import Summary
-from logax.loggers.sink import RunInfo
 
 MOST_KEYS = 8  # in one line, unless they were chosen
 

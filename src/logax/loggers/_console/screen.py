@@ -16,8 +16,8 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-from logax._bars import Canvas
-from logax._delivery.forks import renew_after_fork
+from logax._support.forks import renew_after_fork
+from logax._support.progress_bars import Canvas
 
 
 class Paper(Canvas):

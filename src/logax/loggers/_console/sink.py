@@ -9,10 +9,11 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from logax._delivery.record_batch import RecordBatch, RunInfo
 from logax.loggers._console.board import Board
 from logax.loggers._console.lines import Lines
 from logax.loggers._console.screen import Screen
-from logax.loggers.sink import Portion, RunInfo, Sink
+from logax.loggers.sink import Sink
 
 _CANNOT_REDRAW = ("dumb", "unknown")
 
@@ -57,12 +58,12 @@ class ConsoleSink(Sink):
             if screen.open():
                 # Of a logger that is dropped with open runs, the program gets its output back.
                 self._let_go = weakref.finalize(self, screen.close)
-                from logax.loggers._console.live import Live  # noqa: PLC0415 (needs rich)
+                from logax.loggers._console.live_table import Live  # noqa: PLC0415 (needs rich)
 
                 return Live(screen, file, board, self._refresh, self._clock)
         return Lines(file, board, self._clock)
 
-    def write(self, portion: Portion) -> None:
+    def write(self, portion: RecordBatch) -> None:
         """Take in the numbers."""
         if self._board is not None:
             self._board.take(portion)

@@ -23,7 +23,6 @@ number beside; a key that had one such step keeps to the count from then on.
 
 from logax.loggers._numbers.axis import Axis, Part, Table
 from logax.loggers._numbers.config import flat_config
-from logax.loggers._numbers.pixels import as_bytes, png
-from logax.loggers._numbers.values import Picture
+from logax.loggers._numbers.values import Picture, as_bytes, png
 
 __all__ = ["Axis", "Part", "Picture", "Table", "as_bytes", "flat_config", "png"]

@@ -1,4 +1,7 @@
-"""The x of each record, and tables of the scalars that share it."""
+"""How many records each key of each stream had, for all streams of a portion at once.
+
+The x of each record, and tables of the scalars that share it.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,59 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import jax.numpy as jnp
 import numpy as np
 
-from logax._columns.rows import is_missing
-from logax.loggers._numbers.counts import Counts
+from logax._delivery.record_batch import RecordBatch, RunInfo, Stream
+from logax._support.arrays import is_missing
 from logax.loggers._numbers.values import Column, Names, Picture, Scalar, plain_numbers, values_of
-from logax.loggers.sink import Portion, RunInfo, Stream
+
+
+class Counts:
+    """Counts by stream and key. A stream has a place in the arrays, from its first record on."""
+
+    def __init__(self) -> None:
+        self._places: dict[RunInfo, dict[Stream, int]] = {}
+        self._free: list[int] = []
+        self._size = 0
+        self._counts: dict[str, Column] = {}
+        self._last: tuple[tuple[Stream, ...], Column] = ((), np.zeros(0, np.intp))
+
+    def next(self, streams: tuple[Stream, ...], key: str, real: Column) -> Column:
+        """Number the records of a key, each after those that came before: (streams, records)."""
+        places = self._places_of(streams)
+        counts = self._counts.get(key, np.zeros(0, np.int64))
+        if len(counts) < self._size:
+            counts = np.append(counts, np.zeros(self._size - len(counts), np.int64))
+            self._counts[key] = counts
+        numbers = counts[places][:, None] + np.cumsum(real, 1, dtype=np.int64) - real
+        counts[places] += real.sum(1)
+        return np.asarray(numbers)
+
+    def forget(self, runs: Iterable[RunInfo]) -> None:
+        """Let go of what is known of runs: their places are free for others."""
+        gone = [place for run in runs for place in self._places.pop(run, {}).values()]
+        if not gone:
+            return
+        self._free += gone
+        self._last = ((), np.zeros(0, np.intp))
+        for counts in self._counts.values():
+            counts[[place for place in gone if place < len(counts)]] = 0
+        if not self._places:  # nobody knows these keys any more
+            self._counts.clear()
+
+    def _places_of(self, streams: tuple[Stream, ...]) -> Column:
+        if self._last[0] is not streams:
+            places = np.fromiter(map(self._place, streams), np.intp, len(streams))
+            self._last = (streams, places)
+        return self._last[1]
+
+    def _place(self, stream: Stream) -> int:
+        places = self._places.setdefault(stream.run, {})
+        place = places.get(stream)
+        if place is None:
+            if not self._free:
+                self._free.append(self._size)
+                self._size += 1
+            place = places[stream] = self._free.pop()
+        return place
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -96,7 +148,7 @@ class Axis:
         self._counts = Counts()
         self._counted: set[str] = set()  # keys that had a step which is not whole
 
-    def parts(self, portion: Portion) -> Iterator[Part]:
+    def parts(self, portion: RecordBatch) -> Iterator[Part]:
         """The records of a portion as numbers, in parts whose records have the same steps."""
         shape = np.shape(portion.order)
         real = None if portion.real is None else np.asarray(portion.real)
@@ -110,7 +162,7 @@ class Axis:
         """Let go of what is known of runs that are closed."""
         self._counts.forget(runs)
 
-    def _part(self, portion: Portion, steps: Mapping[str, Column], real: Column | None) -> Part:
+    def _part(self, portion: RecordBatch, steps: Mapping[str, Column], real: Column | None) -> Part:
         names = Names()
         found = values_of(portion.values, names)
         step = self._step_of(portion, steps, real)
@@ -140,7 +192,7 @@ class Axis:
         )
 
     def _step_of(
-        self, portion: Portion, steps: Mapping[str, Column], real: Column | None
+        self, portion: RecordBatch, steps: Mapping[str, Column], real: Column | None
     ) -> str | None:
         """Which step is the x-axis, if any."""
         step = "step" if "step" in steps else next(iter(steps), None)
@@ -150,7 +202,7 @@ class Axis:
             self._counted.update(portion.values)
         return None if self._counted.intersection(portion.values) else step
 
-    def _counted_x(self, portion: Portion, real: Column | None) -> Callable[[str], Column]:
+    def _counted_x(self, portion: RecordBatch, real: Column | None) -> Callable[[str], Column]:
         shape = np.shape(portion.order)
         which = np.ones(shape, bool) if real is None else real
         return functools.cache(lambda key: self._counts.next(portion.streams, key, which))

@@ -9,7 +9,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from logax._columns.rows import shape_name
+from logax._support.arrays import shape_name
 from logax.loggers._text.cells import cells
 
 _MOST_ELEMENTS = 16  # of an array that is written out

@@ -15,8 +15,8 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from logax._errors import as_sentence
-from logax._files import as_path, check_place, make_folder
+from logax._support.files import as_path, check_place, make_folder
+from logax._support.messages import as_sentence
 
 _NO_LOCKS = {errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOLCK}
 _BLOCK = 2**16

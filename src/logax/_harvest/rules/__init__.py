@@ -1,0 +1,1 @@
+"""Rules: one for each primitive that may hold a log."""

@@ -1,0 +1,1 @@
+"""Shared helpers without knowledge of logs."""
