@@ -29,7 +29,7 @@ import logax
 from delivery_processes import finish, start
 from logax._delivery import calls
 from logax._delivery.errors import troubles
-from logax._delivery.worker import Worker, worker
+from logax._delivery.worker import JOBS_PER_WINDOW, QUEUE_SECONDS, RATE_SECONDS, Worker, worker
 from logax.loggers import Logger, RecordBatch, Sink
 from logax.testing import MemoryLogger
 from slow_cases import slow
@@ -1393,3 +1393,12 @@ def test_an_interrupted_process_ends_and_has_delivered_in_order(tmp_path: Path) 
     got = numbers(tmp_path / "seen")
     assert len(got) > 100
     assert got == list(range(len(got)))
+
+
+def test_the_first_short_jobs_say_little_about_the_rate() -> None:
+    """They only gather records that a later job writes, so the window must not follow them."""
+    worker = Worker(queue_seconds=QUEUE_SECONDS)
+    worker._measure(1000, 1e-4)
+    assert worker.job_records == 1000 / RATE_SECONDS * QUEUE_SECONDS / JOBS_PER_WINDOW
+    worker._measure(1000, 0.1999)
+    assert worker.job_records == pytest.approx(2000 / 0.2 * QUEUE_SECONDS / JOBS_PER_WINDOW)

@@ -17,6 +17,8 @@ import numpy as np
 import pytest
 
 import logax
+from logax.loggers import RecordBatch, RunInfo
+from logax.loggers.save import SaveSink
 from run_crafting import ENDLESS, altered, write_damaged_batch, write_runs
 
 
@@ -396,3 +398,33 @@ def test_damage_in_the_log_is_reported_with_its_place(tmp_path: Path, unfinished
         assert str(told[-1].message) == (
             f"{bad} is damaged: {said}, and the newest records may be missing."
         )
+
+
+@pytest.mark.slow
+def test_a_killed_file_of_more_than_a_gibibyte_is_not_damaged(tmp_path: Path) -> None:
+    """SQLite leaves out one page at the first gibibyte, so the log never has that page."""
+    sink, run = SaveSink(tmp_path / "live"), RunInfo("a", "a")
+    large = RecordBatch.of([run], {"x": np.ones((1, 2**21))})  # 16 MiB
+    small = RecordBatch.of([run], {"x": np.ones((1, 2**19))})
+    sink.open([run])
+    for batch in (small, *62 * [large]):
+        sink.write(batch)
+        sink.flush()
+    sizes = []
+    for number in range(12):  # the log crosses the gibibyte before SQLite empties it
+        sink.write(small)
+        sink.write(RecordBatch.of([run], {"number": np.full((1, 1), number)}))
+        sink.flush()
+        copy = tmp_path / "killed"
+        copy.mkdir()
+        for file in (tmp_path / "live").iterdir():
+            if not file.name.endswith(("-shm", ".lock")):
+                os.link(file, copy / file.name)
+        (file,) = copy.glob("*.sqlite")
+        sizes.append(file.stat().st_size)
+        loaded = logax.load(copy)["a"]
+        assert loaded.status == "crashed"
+        np.testing.assert_array_equal(loaded["number"], np.arange(number + 1))
+        shutil.rmtree(copy)
+    sink.end()
+    assert sizes[0] < 2**30 < sizes[-1]

@@ -53,7 +53,7 @@ def count(first):
     def step(i, _):
         logax.log({"n": i, "half": 0.5 * i}, step=i)
         return i + 1, None
-    return jax.lax.scan(step, first, length=2**24)[0]
+    return jax.lax.scan(step, first, length=2**30)[0]
 
 def run(key):
     return logger.tap(count, logger.init(key, name="run"), buffer=buffer)(0)
@@ -93,7 +93,8 @@ def stored_records(run: Any) -> int:
         return 0
     number = len(logs["n"])
     np.testing.assert_array_equal(logs["n"], np.arange(number))
-    np.testing.assert_array_equal(logs["half"], 0.5 * np.arange(number, dtype=np.float32))
+    half = np.arange(number).astype(np.float32) * np.float32(0.5)
+    np.testing.assert_array_equal(logs["half"], half)
     np.testing.assert_array_equal(logs.step["n"], np.arange(number))
     return number
 

@@ -400,7 +400,8 @@ class Worker:
         self._recent_records += records
         self._recent_seconds += seconds
         if self._recent_records:
-            self._rate = self._recent_records / max(self._recent_seconds, 1e-9)
+            # The first jobs only gather what later ones write, so their short time means little.
+            self._rate = self._recent_records / max(self._recent_seconds, RATE_SECONDS)
             # The room of a job is free again when all of it is done, so there must be several.
             self.job_records = self._timely_records() / JOBS_PER_WINDOW
 

@@ -131,6 +131,7 @@ PATIENCE = 10.0  # seconds: until whoever has a file locked for a moment must be
 _CHECKPOINT = 2**25  # bytes of the log beside the file, after which they go into it
 _GROWTH = 2**26  # bytes
 _LEAST = 512  # bytes: the smallest page, of which a database has one or more
+_LOCKED_BYTE = 2**30
 _STEPS = 10_000  # of SQLite's machine, between two counts
 
 
@@ -288,8 +289,9 @@ def size_damage(path: str, connection: sqlite3.Connection) -> str | None:
     (pages,) = connection.execute("PRAGMA page_count").fetchone()
     size = os.stat(path).st_size
     if log.pages:  # the file itself may be behind
-        present = size // page
-        is_whole = size % page == 0 and all(n in log.pages for n in range(present + 1, pages + 1))
+        unused = _LOCKED_BYTE // page + 1  # SQLite never writes the page of the byte that it locks
+        missing = range(size // page + 1, pages + 1)
+        is_whole = size % page == 0 and all(n in log.pages or n == unused for n in missing)
     else:
         is_whole = size == page * pages
     return None if is_whole else f"it has {size} bytes, and {pages} pages of {page} are expected"
