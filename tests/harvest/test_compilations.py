@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 import logax
-from logax._harvest import call as programs
+from logax._harvest import program_cache as programs
 
 X = np.arange(3.0, dtype=np.float32)
 COMPILED: list[str] = []
