@@ -31,7 +31,7 @@ WITHOUT_JAX := tests/cli tests/friends tests/runs tests/test_benchmarks.py tests
   $(addprefix tests/storage/test_,damage.py faults.py kills.py live.py random.py reader.py)
 
 .PHONY: help demo test test-slow campaigns coverage matrix matrix-interpreters check bench docs \
-  pins clean
+  docs-test pins clean
 .SECONDARY:
 .SECONDEXPANSION:
 
@@ -89,9 +89,12 @@ bench: .envs/bench/ready ## ratios against programs by hand and peers; how cost 
 
 docs: .envs/docs/ready ## the documentation, into site/
 	@echo "Building the documentation from docs/ and the docstrings."
-	@.envs/docs/bin/mkdocs build --quiet --strict --clean
+	@NO_MKDOCS_2_WARNING=1 .envs/docs/bin/mkdocs build --quiet --strict --clean
 	@.envs/docs/bin/python tools/offline.py site
 	@echo "The documentation is in site/. Open site/index.html."
+
+docs-test: docs ## search the documentation and measure its pages in Chromium
+	@$(PYTHON) tools/browse_site.py site
 
 pins: ## write requirements/ anew from pyproject.toml
 	$(PYTHON) tools/pins.py

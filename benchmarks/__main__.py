@@ -26,6 +26,7 @@ from benchmarks import (
     calls,
     columns,
     growth,
+    imports,
     iterations,
     loops,
     peers,
@@ -54,6 +55,7 @@ CASES: list[Case] = [
     *trajectories.CASES,
     *runs.CASES,
     *trackers.CASES,
+    *imports.CASES,
 ]
 
 

@@ -43,9 +43,9 @@ from benchmarks.timing import Allowance, Side
 from logax import flush, load, spool, tap
 from logax._delivery.record_batch import RecordBatch, RunInfo
 from logax._delivery.worker import worker
-from logax._runs.encoding import Layouts, Packed
+from logax._runs.encoding import EncodedBatch, LayoutCache
 from logax._runs.format import block_checksums
-from logax._runs.writer import Writer
+from logax._runs.runs_writer import RunsWriter
 from logax.loggers import SaveLogger
 
 SEEDS = 1_024
@@ -340,12 +340,12 @@ class _Batch:
         shape = (BATCH_RUNS, BATCH_RECORDS)
         values = {f"key{j}": chance.standard_normal(shape, np.float32) for j in range(KEYS)}
         steps = np.broadcast_to(np.arange(BATCH_RECORDS), shape)
-        self.portion = RecordBatch.of(self.runs, values, step=steps)
-        self.packed = Packed(self.portion, *Layouts().of(self.portion), 0.0)
+        self.batch = RecordBatch.of(self.runs, values, step=steps)
+        self.encoded = EncodedBatch(self.batch, *LayoutCache().layout_of(self.batch), 0.0)
 
     def checksums(self) -> list[bytes]:
         """Compute the checksums that the store computes for its bytes."""
-        parts = [memoryview(self.packed.shared), *self.packed.alone]
+        parts = [memoryview(self.encoded.shared), *self.encoded.alone]
         return [block_checksums(data) for data in parts]
 
     def results(self) -> Any:
@@ -360,13 +360,13 @@ class _Writing(_Batch):
 
     def _write(self) -> float:
         with tempfile.TemporaryDirectory(prefix="logax-benchmarks-") as folder:
-            writer = Writer("SaveLogger", folder)
+            writer = RunsWriter("SaveLogger", folder)
             try:
                 writer.open(self.runs)
                 writer.flush()
                 start = time.perf_counter()
                 for _ in range(self.batches):
-                    writer.write(self.portion)
+                    writer.write(self.batch)
                     writer.flush()
                 seconds = time.perf_counter() - start
             finally:

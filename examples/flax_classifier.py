@@ -115,7 +115,7 @@ def main() -> None:
     print("Three steps that `nnx.jit` compiles, as they run:")
     compiled, state = nnx.jit(train_step), new(seed=0)
     compiled(*state, 0)  # nobody listens: no log is in this program
-    with logax.live(print, argnames=["loss", "accuracy"]):
+    with logax.live(print, keys=["loss", "accuracy"]):
         for step in range(1, 4):
             compiled(*state, step)
 

@@ -77,7 +77,7 @@ def run_mapped(logger: ConsoleLogger, steps: int, chains: int) -> tuple[dict[str
         return drawn
 
     folded = {"model/evaluations": "sum", "model/spread": "max"}
-    counted = logax.spool(chain, argnames="model/*", reduce=folded)
+    counted = logax.spool(chain, keys="model/*", reduce=folded)
     with logger.run(name="eight schools") as state:
         watched = logger.tap(counted, state, buffer=25, keep_logs=True)
         # To JAX, numpyro's loops are of unknown length: say how many records there can be.
@@ -89,7 +89,7 @@ def run_mapped(logger: ConsoleLogger, steps: int, chains: int) -> tuple[dict[str
 def run_live(logger: ConsoleLogger, steps: int, chains: int) -> dict[str, Array]:
     """The sampler as numpyro runs it, with what it logs shown."""
     sampler = mcmc(steps, num_chains=chains, chain_method="vectorized", progress_bar=False)
-    with logger.run(name="eight schools") as state, logger.live(state, argnames="nuts/*"):
+    with logger.run(name="eight schools") as state, logger.live(state, keys="nuts/*"):
         sampler.run(random.key(0), EFFECT)
     drawn: dict[str, Array] = sampler.get_samples(group_by_chain=True)
     return drawn

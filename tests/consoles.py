@@ -1,4 +1,4 @@
-"""What the tests of the console share: a clock, runs, columns and texts that mean harm."""
+"""Shared by the tests of the console: a clock, runs, columns and hostile texts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from logax._delivery.record_batch import RunInfo
 
 
 class Clock:
-    """Time that passes when it is told to."""
+    """A clock that tests set by hand."""
 
     def __init__(self) -> None:
         self.now = 0.0

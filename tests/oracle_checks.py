@@ -249,7 +249,7 @@ def check_nesting(
     key = recording.known()[pick % len(recording.known())]
     function, capacity = against(program, logax.log), capacity_of(program)
     options: dict[str, Any] = {"capacity": capacity, "prefix": prefix}
-    inner = logax.spool(function, argnames=key, keep_logs=keep_logs, **options)
+    inner = logax.spool(function, keys=key, keep_logs=keep_logs, **options)
     (out, inside), outside = logax.spool(inner, **options)(state)
     assert_same_trees(out, wanted)
     assert_logs_match(inside, recording.chosen([key]).prefixed(prefix))

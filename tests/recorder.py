@@ -60,7 +60,7 @@ class Namespace:
         """The function under a harvest that takes these keys, for nobody."""
         if self.log is ignore:  # there is nothing to take
             return function
-        harvested = logax.spool(function, argnames=argnames, capacity=CAPACITY)
+        harvested = logax.spool(function, keys=argnames, capacity=CAPACITY)
         return lambda *args: harvested(*args)[0]
 
     def lanes(self, function: Any, size: int, name: str, in_axes: Any, out_axes: Any) -> Any:

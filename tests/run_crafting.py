@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from logax._delivery.record_batch import RecordBatch, RunInfo, Stream
-from logax._runs.format import COUNTED, block_checksums, row_checksum
+from logax._runs.format import COUNTED_TABLES, block_checksums, row_checksum
 from logax.loggers.save import SaveSink
 
 ENDLESS = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT"
@@ -82,7 +82,7 @@ def random_rewrites(original: Path, times: int, seed: int) -> list[str]:
     cells = collections.defaultdict(list)
     with closing(sqlite3.connect(original)) as connection:
         connection.row_factory = sqlite3.Row
-        for table in (*COUNTED, "tally"):
+        for table in (*COUNTED_TABLES, "tally"):
             for row in connection.execute(f"SELECT * FROM {table}"):
                 for column in row.keys():  # noqa: SIM118 - to iterate over a row gives its values
                     if column not in ("crc", "length") and isinstance(row[column], int | str):
@@ -135,8 +135,8 @@ def seal(connection: sqlite3.Connection) -> None:
                     f"UPDATE {table} SET length = ?, checks = ? WHERE number = ?",
                     (len(data), block_checksums(data), number),
                 )
-    connection.execute("UPDATE tally SET " + ", ".join(_count(table) for table in COUNTED))
-    for table in (*COUNTED, "tally"):
+    connection.execute("UPDATE tally SET " + ", ".join(_count(table) for table in COUNTED_TABLES))
+    for table in (*COUNTED_TABLES, "tally"):
         info = connection.execute(f"PRAGMA table_info({table})").fetchall()
         names = ", ".join(row[1] for row in info if row[1] not in ("crc", "data"))
         connection.text_factory = lambda data: data.decode(errors="surrogateescape")

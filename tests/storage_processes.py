@@ -1,11 +1,10 @@
-"""Processes for the tests of `logax.storage`: real ones, which may be killed, and cost little.
+"""Run programs in processes that tests may kill, and write and check trajectories in them.
 
-A nursery is a process that has imported everything and computed nothing. It forks a child for each
-program that it is given, in a few milliseconds instead of seconds. A child runs its program as
-Python runs a script: what it raises, how it exits and what is done at exit are as ever. Nothing
-hangs: a child that takes very long is ended by an alarm.
+A fork server is a process that has imported everything and computed nothing. It forks a child for
+each program, in milliseconds instead of seconds. A child runs its program as Python runs a script,
+with the usual exceptions, exit codes and exit handlers. An alarm ends a child that takes too long.
 
-What the programs write: row `step` of the group `rows` is a function of the step, `row(step)`.
+Programs write rows to the group `rows`; the row of a step is `row(step)`.
 """
 
 from __future__ import annotations
@@ -33,9 +32,9 @@ import numpy as np
 
 from logax.storage import HDF5StorageReader, HDF5StorageWriter, Once, WriterGroupConfig
 
-LONG = 150  # seconds
-_NEW_MOUNTS, _NEW_USER = 0x00020000, 0x10000000  # of `unshare`
-_RECURSIVE, _PRIVATE = 1 << 14, 1 << 18  # of `mount`
+MAX_CHILD_SECONDS = 150
+_NEW_MOUNTS, _NEW_USER = 0x00020000, 0x10000000  # flags of `unshare`
+_RECURSIVE, _PRIVATE = 1 << 14, 1 << 18  # flags of `mount`
 _BEGIN = """
 import contextlib, os, signal, sys, threading, time, warnings
 from pathlib import Path
@@ -49,34 +48,34 @@ path = folder / "run.h5"
 
 
 def row(step: int, size: int = 10) -> dict[str, Any]:
-    """A row: ten numbers, or as many as it is told."""
+    """Return the row of a step: ten numbers, or one array of `size` numbers."""
     if size == 10:
         return {f"x{i}": np.float64(step * 10 + i) for i in range(10)}
-    return {"x": large(step, size)}
+    return {"x": large_row(step, size)}
 
 
-def large(step: int, size: int) -> np.ndarray[Any, Any]:
-    """Numbers that say of which step they are, and at which place."""
+def large_row(step: int, size: int) -> np.ndarray[Any, Any]:
+    """Return numbers that identify their step and their index."""
     return np.arange(size, dtype=np.int64) * 1_000_003 + step
 
 
 def config(schedule: Any = 1) -> dict[str, WriterGroupConfig[Any, Any]]:
-    """One group, `rows`, of what a loop has as its state."""
+    """Return the configuration of one group, `rows`, that stores the whole state."""
     return {"rows": WriterGroupConfig(lambda state: state, schedule)}
 
 
 def two_groups() -> dict[str, WriterGroupConfig[Any, Any]]:
-    """The group `rows`, and one that is written once."""
+    """Return the configuration of the group `rows` and of a group that is written once."""
     return config() | {"start": WriterGroupConfig(lambda state: state, Once())}
 
 
 def writer(path: Path, size: int = 10, **options: Any) -> HDF5StorageWriter:
-    """Writes `row(step)` to a file."""
+    """Return a writer for `row(step)`."""
     return HDF5StorageWriter(path, config(), row(0, size), **options)
 
 
-def written(path: Path, rows: int, size: int = 10, start: int = 0, **options: Any) -> Path:
-    """A file with the rows of so many steps."""
+def write_rows(path: Path, rows: int, size: int = 10, start: int = 0, **options: Any) -> Path:
+    """Write the rows of `rows` steps to a file, and return its path."""
     with writer(path, size, **options) as logger:
         for step in range(start, start + rows):
             logger.log(row(step, size), step)
@@ -84,7 +83,7 @@ def written(path: Path, rows: int, size: int = 10, start: int = 0, **options: An
 
 
 def check_rows(reader: HDF5StorageReader[Any], size: int = 10) -> int:
-    """How many rows there are: those of the first steps, none is missing and none wrong."""
+    """Check that the rows are those of the first steps, and return their number."""
     group = reader.focus_group("rows")
     steps = group.steps
     np.testing.assert_array_equal(steps, np.arange(len(steps)))
@@ -95,18 +94,18 @@ def check_rows(reader: HDF5StorageReader[Any], size: int = 10) -> int:
     else:
         assert found["x"].shape == (len(steps), size)
         for step in steps:
-            np.testing.assert_array_equal(found["x"][step], large(step, size))
+            np.testing.assert_array_equal(found["x"][step], large_row(step, size))
     return len(steps)
 
 
-def rows_in(path: Path, size: int = 10, *, complete: bool) -> int:
-    """The same of a file that is complete, or is not."""
+def count_rows(path: Path, size: int = 10, *, complete: bool) -> int:
+    """Check the rows of a file and its flag `complete`, and return the number of rows."""
     with HDF5StorageReader(path) as reader:
         assert reader.complete is complete
         return check_rows(reader, size)
 
 
-EIGHT = {f"g{i}": every for i, every in enumerate([1, 1, 1, 2, 3, 5, 1, 10])}  # groups: every n
+SCHEDULES = {f"g{i}": every for i, every in enumerate([1, 1, 1, 2, 3, 5, 1, 10])}  # of eight groups
 
 
 @functools.cache
@@ -115,25 +114,26 @@ def _noise(name: str, size: int) -> np.ndarray[Any, Any]:
 
 
 def eight_row(name: str, step: int, size: int) -> np.ndarray[Any, Any]:
-    """Numbers of a group that do not compress well, and say of which step they are."""
+    """Return numbers that identify their group and step, and do not compress well."""
     return _noise(name, size) + step
 
 
-def eight(step: int, size: int) -> dict[str, np.ndarray[Any, Any]]:
-    """A state of eight arrays."""
-    return {name: eight_row(name, step, size) for name in EIGHT}
+def eight_arrays(step: int, size: int) -> dict[str, np.ndarray[Any, Any]]:
+    """Return a state of eight arrays."""
+    return {name: eight_row(name, step, size) for name in SCHEDULES}
 
 
 def eight_writer(path: Path, size: int, **options: Any) -> HDF5StorageWriter:
-    """Writes `eight(step)`: each array to a group with its own schedule."""
+    """Return a writer for `eight_arrays(step)`, with one group and schedule per array."""
     groups = {
-        name: WriterGroupConfig(operator.itemgetter(name), every) for name, every in EIGHT.items()
+        name: WriterGroupConfig(operator.itemgetter(name), every)
+        for name, every in SCHEDULES.items()
     }
-    return HDF5StorageWriter(path, groups, eight(0, size), **options)
+    return HDF5StorageWriter(path, groups, eight_arrays(0, size), **options)
 
 
 def disk(way: str, folder: Path) -> None:
-    """Prepare a disk that can be full: a small one of its own, or a limit on the size of files."""
+    """Prepare a full disk: a small file system for this process, or a limit on file sizes."""
     if way == "disk":
         libc = ctypes.CDLL(None, use_errno=True)
         spaces = _NEW_MOUNTS if os.geteuid() == 0 else _NEW_MOUNTS | _NEW_USER
@@ -142,11 +142,11 @@ def disk(way: str, folder: Path) -> None:
             or libc.mount(None, b"/", None, _RECURSIVE | _PRIVATE, None)
             or libc.mount(b"none", os.fsencode(folder), b"tmpfs", 0, b"size=2m")
         ):
-            raise OSError(ctypes.get_errno(), "no disk of its own")
+            raise OSError(ctypes.get_errno(), "no file system for this process")
 
 
 def fill(way: str, folder: Path, left: int) -> None:
-    """Leave room for so many bytes, on the disk or in each file."""
+    """Leave room for `left` bytes, on the disk or in each file."""
     if way == "disk":
         with contextlib.suppress(OSError), open(folder / "filler", "wb", buffering=0) as filler:
             while filler.write(bytes(4096)):
@@ -158,7 +158,7 @@ def fill(way: str, folder: Path, left: int) -> None:
 
 
 def make_room(way: str, folder: Path) -> None:
-    """Let the disk have room again."""
+    """Make room on the disk again."""
     if way == "disk":
         os.unlink(folder / "filler")
     else:
@@ -166,8 +166,8 @@ def make_room(way: str, folder: Path) -> None:
 
 
 @functools.cache
-def ways() -> list[str]:
-    """How a disk can be full here: whether a process may have disks of its own depends."""
+def disk_limits() -> list[str]:
+    """Return the ways to fill a disk here; not all systems let a process mount one."""
     with tempfile.TemporaryDirectory() as folder:
         code, _, _ = run('disk("disk", folder)', Path(folder))
     return ["limit"] if code else ["limit", "disk"]
@@ -175,7 +175,13 @@ def ways() -> list[str]:
 
 @dataclasses.dataclass
 class Child:
-    """A process that runs a program."""
+    """A process that runs a program.
+
+    Attributes:
+      pid: Its process id.
+      out: Its standard output.
+      errors: Its standard error.
+    """
 
     pid: int
     out: IO[str]
@@ -183,35 +189,35 @@ class Child:
     _wait: Callable[[int], int]
 
     def line(self) -> str:
-        """What it says next; nothing if it has ended."""
+        """Return its next line of output, or an empty string if it has ended."""
         return self.out.readline().rstrip("\n")
 
     def kill(self, number: int = signal.SIGKILL) -> None:
-        """End it, or send it another signal."""
+        """Kill it, or send it another signal."""
         os.kill(self.pid, number)
 
     def __del__(self) -> None:
-        if not self.out.closed:  # a test has failed before it came to that
+        if not self.out.closed:  # a test has failed before `finish`
             self.kill()
             self.finish()
 
     def finish(self) -> tuple[int, str, str]:
-        """Its exit code, negative for a signal, the rest of what it says, and its errors."""
+        """Wait for its end; return its exit code, the rest of its output, and its errors."""
         with self.out, self.errors:
-            said = self.out.read()
+            output = self.out.read()
             code = self._wait(self.pid)
             self.errors.seek(0)
-            return code, said, self.errors.read()
+            return code, output, self.errors.read()
 
 
-class Nursery:
-    """A process that forks children."""
+class ForkServer:
+    """A process that forks a child for each program."""
 
     def __init__(self) -> None:
         self._control, theirs = socket.socketpair()
         with theirs:
-            # A process that forks has one thread. Children begin sooner with few devices, of which
-            # gates need two.
+            # Forking requires a single thread. Children start faster with few devices; gates need
+            # two.
             flags = "--xla_force_host_platform_device_count=2"
             environment = os.environ | {"OPENBLAS_NUM_THREADS": "1", "XLA_FLAGS": flags}
             command = [sys.executable, __file__, str(theirs.fileno())]
@@ -220,7 +226,7 @@ class Nursery:
         atexit.register(self.close)
 
     def start(self, program: str, folder: Path, *arguments: Any) -> Child:
-        """Run a program, with what `_BEGIN` gives it, `folder`, and what is in `arguments`."""
+        """Start a program, which sees the names of `_BEGIN`, `folder` and `arguments`."""
         text = _BEGIN + f"arguments = {arguments!r}\n" + textwrap.dedent(program)
         end, out = os.pipe()
         errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - the child closes it
@@ -231,7 +237,7 @@ class Nursery:
         return Child(pid, open(end), errors, self._wait)
 
     def run(self, program: str, folder: Path, *arguments: Any) -> tuple[int, str, str]:
-        """Run a program to its end: its exit code, output and errors."""
+        """Run a program, and return its exit code, output and errors."""
         return self.start(program, folder, *arguments).finish()
 
     def _wait(self, pid: int) -> int:
@@ -239,30 +245,30 @@ class Nursery:
         return os.waitstatus_to_exitcode(int(self._answers.readline()))
 
     def close(self) -> None:
-        """Let the process end."""
+        """End the process."""
         self._answers.close()
         self._control.close()
         self._process.wait()
 
 
 @functools.cache
-def nursery() -> Nursery:
-    """The one of this process, which ends with it."""
-    return Nursery()
+def fork_server() -> ForkServer:
+    """Return the fork server of this process, which ends with it."""
+    return ForkServer()
 
 
 def run(program: str, folder: Path, *arguments: Any) -> tuple[int, str, str]:
-    """Run a program to its end: its exit code, output and errors."""
-    return nursery().run(program, folder, *arguments)
+    """Run a program, and return its exit code, output and errors."""
+    return fork_server().run(program, folder, *arguments)
 
 
 def start(program: str, folder: Path, *arguments: Any) -> Child:
     """Start a program."""
-    return nursery().start(program, folder, *arguments)
+    return fork_server().start(program, folder, *arguments)
 
 
 def _serve(control: socket.socket) -> dict[str, str]:
-    """Fork a child for each program, and return in it, with what it is to do."""
+    """Fork a child for each request; return the request in the child."""
     text, files = b"", list[int]()
     while True:
         data, more, _, _ = socket.recv_fds(control, 2**20, 2)
@@ -281,8 +287,8 @@ def _serve(control: socket.socket) -> dict[str, str]:
                 for fd, own in zip(files, (1, 2), strict=True):
                     os.dup2(fd, own)
                     os.close(fd)
-                signal.alarm(LONG)
-                # Whoever started the tests may have had them ignore it.
+                signal.alarm(MAX_CHILD_SECONDS)
+                # The parent of the tests may have made them ignore it.
                 signal.signal(signal.SIGINT, signal.default_int_handler)
                 sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
                 return request
@@ -293,7 +299,7 @@ def _serve(control: socket.socket) -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    # So that no child need do that, or may not any more.
+    # Imported here, so that no child has to, also where it could not any more.
     import h5py  # noqa: F401
     import numpy.testing
 

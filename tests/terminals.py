@@ -1,4 +1,4 @@
-"""A real pseudo-terminal, and what stands on its screen."""
+"""A pseudo-terminal with an emulated screen."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pyte
 
 
 def set_size(fd: int, columns: int, lines: int) -> None:
-    """Make a terminal as large as this."""
+    """Set the size of a terminal."""
     fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
 
 
@@ -50,7 +50,7 @@ class Terminal:
         self._emulated.resize(lines, columns)
 
     def written(self) -> str:
-        """All that was written so far."""
+        """Return everything that was written so far."""
         self._marks += 1
         mark = f"\x1b]2;mark {self._marks}\x07".encode()  # sets the title of the window
         self.file.flush()
@@ -62,7 +62,7 @@ class Terminal:
             return self._bytes.replace(mark, b"").decode(self.file.encoding)
 
     def wait_for(self, text: str) -> None:
-        """Until this was written, by another process say."""
+        """Wait until this text was written, perhaps by another process."""
         with self._came:
             assert self._came.wait_for(lambda: text.encode() in self._bytes, timeout=60)
 

@@ -16,10 +16,10 @@ import logax
 from logax._delivery import calls
 from logax._delivery.calls import MAX_BLOCK_RECORDS, TARGET_SECONDS, BlockSize
 from logax._delivery.worker import worker
-from logax._harvest.selection import Choice
-from logax._harvest.stream_plan import MAX_ADAPTED_BYTES
-from logax._harvest.streaming import Options, Tap
-from logax._log import listening
+from logax._harvest.selection import Selection
+from logax._harvest.stream_plan import MAX_ADAPTIVE_BUFFER_BYTES
+from logax._harvest.streaming import TapHarvest, TapOptions
+from logax._log import enable_logs
 from slow_cases import slow_but
 
 LENGTH = 37  # no multiple of any step
@@ -291,12 +291,13 @@ def test_a_large_array_beside_scalars_takes_no_more_room_than_is_documented() ->
         logax.log({"once": jnp.zeros(2**20)})
         return jax.lax.scan(step, x, jnp.arange(20))[0]
 
-    harvest = Tap(Options(Choice.of(None, None, ""), False, 1, None), False, adapts=True)
-    with listening():
+    options = TapOptions(Selection.of(None, None, ""), False, 1, None)
+    harvest = TapHarvest(options, False, adapts=True)
+    with enable_logs():
         jaxpr = jax.make_jaxpr(function)(0.0)
-    harvest.planned(jaxpr)
-    waiting = jax.tree.leaves(harvest.started(jnp.int32(1)))
-    assert 0 < sum(x.nbytes for x in waiting) <= 2.5 * MAX_ADAPTED_BYTES
+    harvest.plan(jaxpr)
+    waiting = jax.tree.leaves(harvest.start_states(jnp.int32(1)))
+    assert 0 < sum(x.nbytes for x in waiting) <= 2.5 * MAX_ADAPTIVE_BUFFER_BYTES
     _, records = records_of(function, 0.0)
     assert [list(values) for values, _ in records[:3]] == [["once"], ["carry"], ["large"]]
     assert len(records) == 25

@@ -1,6 +1,6 @@
-"""In whatever order the parcels of a call arrive, twice or not at all: its records stay in order.
+"""In whatever order the packets of a call arrive, twice or not at all: its records stay in order.
 
-The parcels are those of real programs. XLA promises no order between them, and keeps to that of
+The packets are those of real programs. XLA promises no order between them, and keeps to that of
 the program nearly always; here they come in any.
 """
 
@@ -23,10 +23,10 @@ from jax import lax
 import logax
 from logax._delivery import calls
 from logax._delivery import unordered as direct
-from logax._delivery.errors import troubles
-from logax._delivery.ordering import places_of
-from logax._delivery.packet import Parcel, stack
-from logax._delivery.routes import Route
+from logax._delivery.errors import delivery_errors
+from logax._delivery.ordering import index_records
+from logax._delivery.packet import Packet, stack_packets
+from logax._delivery.routes import CallbackRoute
 from logax._harvest import spool as sending
 from logax._harvest import streaming
 from logax.testing import MemoryLogger
@@ -64,15 +64,17 @@ def untouched(one: logax.record) -> None:
     raise AssertionError(f"{one} was delivered")
 
 
-def parcels_of(call: Callable[[], Any], module: Any = streaming, name: str = "receive") -> Any:
+def packets_of(
+    call: Callable[[], Any], module: Any = streaming, name: str = "receive_packet"
+) -> Any:
     """What a call hands to the host, which does not take it."""
-    found: list[Parcel] = []
+    found: list[Packet] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, name, found.append)
         jax.block_until_ready(call())
         jax.effects_barrier()
-    for number in {parcel.number() for parcel in found}:
-        calls.forget(number)
+    for number in {packet.call_number() for packet in found}:
+        calls.forget_call(number)
     return found
 
 
@@ -83,20 +85,20 @@ def by_index() -> Any:
 
 
 @pytest.fixture(scope="module", params=[1, 3], ids=["buffer=1", "buffer=3"])
-def parcels(request: pytest.FixtureRequest) -> list[Parcel]:
+def packets(request: pytest.FixtureRequest) -> list[Packet]:
     tapped = logax.tap(functools.partial(collatz), untouched, buffer=request.param)
-    found = parcels_of(lambda: jax.vmap(tapped)(jnp.array(STARTS)))
+    found = packets_of(lambda: jax.vmap(tapped)(jnp.array(STARTS)))
     assert len(found) > 5
     return found
 
 
 @pytest.fixture(scope="module")
-def uneven() -> list[Parcel]:
-    """Parcels with lanes and without."""
+def uneven() -> list[Packet]:
+    """Packets with lanes and without."""
     tapped = logax.tap(functools.partial(by_index), untouched)
     lanes = jax.vmap(tapped, in_axes=(), axis_name="lane", axis_size=len(STARTS))
-    found = parcels_of(lanes)
-    assert {parcel.lanes for parcel in found} == {(), (len(STARTS),)}
+    found = packets_of(lanes)
+    assert {packet.lanes for packet in found} == {(), (len(STARTS),)}
     return found
 
 
@@ -104,76 +106,76 @@ class Arrived(calls.Call):
     """A call that keeps what comes of it, lane by lane."""
 
     def __init__(self) -> None:
-        super().__init__(Route(self._keep, "split", "raise"))
+        super().__init__(CallbackRoute(self._keep, "split", "raise"))
         self.lanes: dict[tuple[int, ...], Records] = {}
 
     def _keep(self, one: logax.record) -> None:
         self.lanes.setdefault(one.lane, []).extend((k, int(x)) for k, x in one.items())
 
 
-def arrivals(parcels: list[Parcel], data: Any) -> list[list[Parcel]]:
-    """The parcels in some order, some of them together, those of one emission stacked."""
-    order = data.draw(st.permutations(parcels))
+def arrivals(packets: list[Packet], data: Any) -> list[list[Packet]]:
+    """The packets in some order, some of them together, those of one emission stacked."""
+    order = data.draw(st.permutations(packets))
     found, rest = [], list(order)
     while rest:
         number = data.draw(st.integers(1, len(rest)))
-        found.append(stack(rest[:number]))
+        found.append(stack_packets(rest[:number]))
         rest = rest[number:]
     return found
 
 
-def real_records(parcels: list[Parcel], lanes: int | None = None) -> int:
+def real_records(packets: list[Packet], lanes: int | None = None) -> int:
     """How many records of lanes these hold."""
     number = 0
-    for parcel in parcels:
-        own = places_of([parcel.opened()])
-        number += len(own.by_lane(lanes or math.prod(parcel.lanes)).lane)
+    for packet in packets:
+        own = index_records([packet.unpack()])
+        number += len(own.expand_lanes(lanes or math.prod(packet.lanes)).lane)
     return number
 
 
 @given(data=st.data())
 def test_in_any_order_the_records_of_each_lane_come_in_theirs(
-    parcels: list[Parcel], data: Any
+    packets: list[Packet], data: Any
 ) -> None:
     call = Arrived()
-    for some in arrivals(parcels, data):
-        is_over = call.take(some)
+    for some in arrivals(packets, data):
+        is_over = call.receive(some)
         assert call.lanes == LANES or not is_over
     assert is_over
 
 
 @given(data=st.data())
-def test_what_a_program_says_twice_comes_once(parcels: list[Parcel], data: Any) -> None:
+def test_what_a_program_says_twice_comes_once(packets: list[Packet], data: Any) -> None:
     call = Arrived()
-    for some in arrivals(parcels * 2, data):
-        call.take(some)
+    for some in arrivals(packets * 2, data):
+        call.receive(some)
     assert call.settle()
     assert call.lanes == LANES
 
 
 @given(data=st.data())
 def test_of_a_program_that_died_comes_what_it_said_in_order(
-    parcels: list[Parcel], data: Any
+    packets: list[Packet], data: Any
 ) -> None:
     call = Arrived()
-    said = data.draw(st.lists(st.sampled_from(range(len(parcels))), unique=True))
-    for some in arrivals([parcels[number] for number in said], data):
-        call.take(some)
+    said = data.draw(st.lists(st.sampled_from(range(len(packets))), unique=True))
+    for some in arrivals([packets[number] for number in said], data):
+        call.receive(some)
     call.settle()
     for lane, records in call.lanes.items():
         assert is_part(records, LANES[lane])
-    real = real_records([parcels[number] for number in said], len(STARTS))
+    real = real_records([packets[number] for number in said], len(STARTS))
     assert sum(map(len, call.lanes.values())) == real
 
 
 @given(data=st.data())
 def test_what_there_was_no_room_for_is_counted_by_its_keys(
-    parcels: list[Parcel], data: Any
+    packets: list[Packet], data: Any
 ) -> None:
-    lost = data.draw(st.sets(st.sampled_from(range(len(parcels)))))
-    some = [x.without_values() if i in lost else x for i, x in enumerate(parcels)]
+    lost = data.draw(st.sets(st.sampled_from(range(len(packets)))))
+    some = [x.drop_values() if i in lost else x for i, x in enumerate(packets)]
     call = Arrived()
-    is_over = [call.take(each) for each in arrivals(some, data)]
+    is_over = [call.receive(each) for each in arrivals(some, data)]
     dropped = told()
     assert is_over[-1]
     for lane, records in call.lanes.items():
@@ -184,15 +186,15 @@ def test_what_there_was_no_room_for_is_counted_by_its_keys(
 
 
 @given(data=st.data())
-def test_parcels_with_lanes_and_without_come_in_order(uneven: list[Parcel], data: Any) -> None:
+def test_parcels_with_lanes_and_without_come_in_order(uneven: list[Packet], data: Any) -> None:
     call = Arrived()
     for some in arrivals(uneven, data):
-        call.take(some)
+        call.receive(some)
     assert call.settle()
     assert call.lanes == {(): [("rate", 7)], **LANES}
     call, said = Arrived(), data.draw(st.lists(st.sampled_from(range(len(uneven))), unique=True))
     for some in arrivals([uneven[number] for number in said], data):
-        call.take(some)
+        call.receive(some)
     call.settle()
     assert sum(map(len, call.lanes.values())) == real_records([uneven[number] for number in said])
 
@@ -211,15 +213,15 @@ def told() -> dict[str, int]:
     """How many records are said to be dropped of each key."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        troubles.tell()
+        delivery_errors.raise_pending()
     found = [re.findall(r"(\d+) of `(\w+)`", str(each.message)) for each in caught]
     return {key: int(number) for each in found for number, key in each}
 
 
 def test_what_comes_of_a_call_that_is_over_is_left() -> None:
     tapped = logax.tap(functools.partial(collatz), untouched)
-    for parcel in parcels_of(lambda: tapped(jnp.array(3))):
-        calls.receive(parcel)
+    for packet in packets_of(lambda: tapped(jnp.array(3))):
+        calls.receive_packet(packet)
     logax.flush()
     assert calls._calls == {}
 
@@ -228,7 +230,7 @@ def test_what_comes_of_a_whole_call_that_is_over_is_left() -> None:
     logger = MemoryLogger()
     with logger.run() as state:
         spooled = logger.spool(lambda x: logax.log({"x": x}), state)
-        (parcel,) = parcels_of(lambda: spooled(1.0), sending, "receive_whole")
-        direct.receive_whole(parcel)
+        (packet,) = packets_of(lambda: spooled(1.0), sending, "receive_whole_call")
+        direct.receive_whole_call(packet)
     assert [run.records for run in logger.runs] == [[]]
     assert calls._calls == {}

@@ -18,7 +18,7 @@ import pydantic
 import pytest
 
 import logax
-from logax._support.config import plain_config
+from logax._serialization.plain_config import plain_config
 from logax.loggers import SaveLogger
 from logax.testing import MemoryLogger
 

@@ -28,7 +28,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 import logax
 from delivery_processes import finish, start
 from logax._delivery import calls
-from logax._delivery.errors import troubles
+from logax._delivery.errors import delivery_errors
 from logax._delivery.worker import JOBS_PER_WINDOW, QUEUE_SECONDS, RATE_SECONDS, Worker, worker
 from logax.loggers import Logger, RecordBatch, Sink
 from logax.testing import MemoryLogger
@@ -93,7 +93,7 @@ def transfers(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     add = worker.add
 
     def counted(size: int, job: Any, *arguments: Any) -> bool:
-        if job is calls._take_all:
+        if job is calls._receive_all:
             sizes.append(size)
         return add(size, job, *arguments)
 
@@ -234,7 +234,7 @@ def test_calls_that_end_early_or_say_nothing_leave_nothing_behind() -> None:
         logax.tap(failing, into(got))(1.0)
     assert logax.tap(lambda x: x + 1, into(got))(1.0) == 2.0
     with pytest.warns(UserWarning, match="'other', which matches no log"):
-        assert logax.tap(once, into(got), argnames="other")(1.0) == 2.0
+        assert logax.tap(once, into(got), keys="other")(1.0) == 2.0
     never = lambda n: lax.fori_loop(0, n, lambda i, c: once(c), 1.0)  # noqa: E731
     assert logax.tap(never, into(got), buffer=4)(0) == 1.0
     assert jax.vmap(logax.tap(never, into(got)))(jnp.zeros(3, int)).tolist() == [1.0] * 3
@@ -634,7 +634,7 @@ def test_a_callback_must_not_flush() -> None:
 
 def test_a_sink_with_a_thread_of_its_own_must_not_flush() -> None:
     class Flushing(Sink):
-        def write(self, portion: RecordBatch) -> None:
+        def write(self, batch: RecordBatch) -> None:
             logax.flush()
 
     logger = Logger(Flushing(), network=True)
@@ -812,7 +812,7 @@ def test_what_waits_can_be_discarded() -> None:
 def test_what_waits_for_a_logger_can_be_discarded() -> None:
     def wait(one: logax.record) -> None:
         reached.set()
-        while not worker.discards:  # nobody tells of that
+        while not worker.is_discarding:  # nobody tells of that
             threading.Event().wait(0.001)
 
     logger, reached = MemoryLogger(), threading.Event()
@@ -853,7 +853,7 @@ WIDTH = 256  # float32: a record of about a kilobyte
 @pytest.fixture
 def configured() -> Iterator[Callable[..., None]]:
     """`configure`, undone afterwards."""
-    limit, seconds, blocks = worker.limit, worker.queue_seconds, worker.blocks
+    limit, seconds, blocks = worker.queue_bytes, worker.queue_seconds, worker.blocks_when_full
     yield logax.configure
     when_full = "block" if blocks else "drop"
     logax.configure(queue_bytes=limit, queue_seconds=seconds, when_full=when_full)
@@ -1031,10 +1031,10 @@ def test_where_no_thread_can_be_started_who_waits_does_the_jobs() -> None:
 def test_a_callback_that_does_not_return_is_told_of_and_the_queue_grows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("logax._delivery.worker._VERY_LONG", 0.01)
-    monkeypatch.setattr("logax._delivery.worker._MORE", 100)
+    monkeypatch.setattr("logax._delivery.worker._STALL_SECONDS", 0.01)
+    monkeypatch.setattr("logax._delivery.worker._STALL_GROWTH_BYTES", 100)
     full, go_on, done = Worker("a full one"), threading.Event(), list[int]()
-    full.limit = 100
+    full.queue_bytes = 100
     full.put(100, go_on.wait, LONG)
     for number in range(3):
         assert full.put(100, done.append, number)  # the program goes on
@@ -1045,7 +1045,7 @@ def test_a_callback_that_does_not_return_is_told_of_and_the_queue_grows(
     with pytest.warns(
         UserWarning, match=r"not returned for 0\.01 s, and the queue is full"
     ) as told:
-        troubles.tell()
+        delivery_errors.raise_pending()
     assert "the queue grows beyond its bound" in str(told[0].message)
 
 
@@ -1097,7 +1097,7 @@ def test_a_record_that_is_larger_than_the_queue_is_refused(
     assert "the queue on the host takes 1500" in text
     assert "logax.configure(queue_bytes=...)" in text
     got: list[logax.record] = []
-    assert logax.tap(logs_much, got.append, argnames="small")(jnp.zeros(WIDTH)) == 0
+    assert logax.tap(logs_much, got.append, keys="small")(jnp.zeros(WIDTH)) == 0
     logax.flush()
     assert [dict(one) for one in got] == [{"small": 0.0}]
 
@@ -1134,11 +1134,11 @@ def test_transfers_that_are_larger_than_the_queue_go_one_by_one(
 def test_bad_bounds_are_refused_and_change_nothing(
     configured: Callable[..., None], options: Any, text: str
 ) -> None:
-    before = worker.limit, worker.queue_seconds, worker.blocks
+    before = worker.queue_bytes, worker.queue_seconds, worker.blocks_when_full
     with pytest.raises(ValueError, match="`configure`") as caught:
         configured(**options)
     assert str(caught.value) == text
-    assert (worker.limit, worker.queue_seconds, worker.blocks) == before
+    assert (worker.queue_bytes, worker.queue_seconds, worker.blocks_when_full) == before
 
 
 # Processes.
@@ -1338,9 +1338,9 @@ def test_a_child_that_is_forked_while_records_wait_leaves_them_to_the_parent(
             pid = os.fork()
             if pid == 0:
                 from logax._delivery.calls import _calls
-                from logax._delivery.errors import troubles
+                from logax._delivery.errors import delivery_errors
                 from logax._delivery.worker import worker
-                troubles.tell()  # what went wrong is the parent's
+                delivery_errors.raise_pending()  # what went wrong is the parent's
                 done = threading.Event()
                 worker.put(0, done.set)
                 print(len(_calls), len(worker._jobs) <= 1, done.wait(30), flush=True)

@@ -53,8 +53,8 @@ BAD_DATA: dict[str, tuple[Any, list[str]]] = {
     "a number as key": ({3: 1.0}, ["non-empty strings", "got 3", '`log({"name": value})`']),
     "an empty key": ({"": 1.0}, ["non-empty strings", "got ''"]),
     "an object": ({"x": object()}, ["<object object", "of type `object`", "for `x`"]),
-    "a string as value": ({"x": "text"}, ["'text' of type `str`", "for `x`", "Turn it into"]),
-    "a function as value": ({"x": jnp.sin}, ["for `x`", "Turn it into"]),
+    "a string as value": ({"x": "text"}, ["'text' of type `str`", "for `x`", "Convert it to"]),
+    "a function as value": ({"x": jnp.sin}, ["for `x`", "Convert it to"]),
     "a string in a pytree": ({"x": {"a": [1, "b"]}}, ["'b' of type `str`", "for `x/a/1`"]),
     "an array of objects": ({"x": np.array([object()])}, ["object", "`ndarray`", "for `x`"]),
     "an array of strings": ({"x": np.array(["a"])}, ["'a'", "`ndarray`", "for `x`"]),
@@ -180,7 +180,7 @@ def test_words_that_are_none_are_named_with_place(option: str) -> None:
     [
         (lambda f: logax.spool(f, reduce={3: "mean"}), "`spool` takes as `reduce` a string"),
         (lambda f: logax.spool(f, capacity={3: 5}), "`spool` takes as `capacity` a string"),
-        (lambda f: logax.spool(f)(1.0)[1].filter(3), "`logs.filter` takes as `argnames` a string"),
+        (lambda f: logax.spool(f)(1.0)[1].filter(3), "`logs.filter` takes as `keys` a string"),
         (lambda f: logax.spool(f)(1.0)[1].prefix(3), "`logs.prefix` takes as `prefix` a string"),
         (lambda f: logax.spool(f)(1.0)[1].slice["a":], "`logs.slice` takes a slice of records"),
     ],
@@ -283,7 +283,11 @@ def in_branches(first: Any, second: Any) -> Callable[[Any], Any]:
 
 PAIR = np.ones(2, np.float32)
 KEY = jax.random.key(0)
-SHAPES, DTYPES, STRUCTURES = "different shapes", "dtypes that cannot be joined", "different struct"
+SHAPES, DTYPES, STRUCTURES = (
+    "different shapes",
+    "dtypes that cannot be combined",
+    "different struct",
+)
 MISFITS: dict[str, tuple[Any, Any, list[str]]] = {
     "shapes": (PAIR, np.ones(3, np.float32), [f"`x` is logged with {SHAPES}", "float32[3]"]),
     "ranks": (np.float32(1), PAIR, [SHAPES, "float32[]", "float32[2]"]),
@@ -320,7 +324,7 @@ def test_structures_that_differ_look_different(case: str) -> None:
 
 def test_structures_of_which_parts_are_chosen_are_shown_by_these() -> None:
     f = twice({"a": 1.0, "b": 1.0, "c": 1.0}, {"a": 1.0, "c": 1.0})
-    message = message_of(TypeError, lambda: logax.spool(f, argnames=["x/a", "x/b"])(1.0))
+    message = message_of(TypeError, lambda: logax.spool(f, keys=["x/a", "x/b"])(1.0))
     assert_says(message, STRUCTURES, f"`x/a,x/b` at {site_of(f, 1)}", f"`x/a` at {site_of(f, 2)}")
 
 
@@ -399,7 +403,7 @@ def test_a_name_that_matches_nothing_is_warned_about_with_those_there_are(
 
 def test_a_name_that_matches_nothing_in_a_program_without_logs_says_so() -> None:
     with pytest.warns(UserWarning, match=r"'loss', which matches no log.* none"):
-        logax.spool(lambda x: x, argnames="loss")(1.0)
+        logax.spool(lambda x: x, keys="loss")(1.0)
 
 
 LOOPS: dict[str, Callable[[Any], Any]] = {

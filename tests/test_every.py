@@ -1,4 +1,4 @@
-"""`log(..., every=)`: what is not due is not computed, what is due is there with its step."""
+"""`log(..., every=)`: only due values are computed, and logged with their steps."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _count_anew() -> Iterator[None]:
 
 
 def heavy(x: Any) -> Any:
-    """Twice its argument; the host counts every run."""
+    """Return twice the argument; the host counts the calls."""
     jax.debug.callback(lambda value: RUNS.append(float(value)), x)
     return x * 2
 
@@ -37,7 +37,7 @@ def runs() -> int:
 
 
 def loop(x: Any, every: Any = 100, length: int = 1000, start: Any = 0) -> Any:
-    """Logs something heavy in a scan, only when due."""
+    """Log an expensive value in a scan, only at due steps."""
 
     def body(carry: Any, i: Any) -> Any:
         logax.log(lambda: {"heavy": heavy(carry + i)}, every=every, step=i + start)

@@ -1,4 +1,4 @@
-"""`logax.iterations`: lines about solvers, from wherever they run, that keep nobody waiting."""
+"""`logax.iterations`: lines about solvers, compiled or not, that delay nothing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ import logax
 from gates import pending
 from logax import iterations
 from logax._delivery.worker import worker
-from logax._iteration_lines import Clock
+from logax._iteration_lines import SolverClock
 from logax.iterations import is_jax_array, log_convergence_async, log_iteration_async
 from slow_cases import slow_but
 
@@ -259,13 +259,13 @@ def test_what_is_not_shown_is_not_transferred(
     loop: Any, verbose: int, transfers: int, lines: Lines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arrived = []
-    deliver_soon = iterations.deliver_soon
+    queue_packet = iterations.queue_packet
 
     def counted(parcel: Any, deliver: Any) -> None:
         arrived.append(parcel)
-        deliver_soon(parcel, deliver)
+        queue_packet(parcel, deliver)
 
-    monkeypatch.setattr(iterations, "deliver_soon", counted)
+    monkeypatch.setattr(iterations, "queue_packet", counted)
     jax.jit(lambda x: loop(x, verbose))(8.0)
     assert len(lines()) == len(arrived) == transfers
     jax.jit(jax.vmap(lambda x: loop(x, verbose)))(jnp.arange(5.0))
@@ -316,7 +316,7 @@ def test_a_template_that_does_not_fit_is_an_error_at_the_call(
         ({"iteration": np.ones(1)}, r"a whole number as `iteration`, and got float64\[1\]"),
         ({"iteration": None}, "got None of type `NoneType` for `iteration`"),
         ({"verbose": 1.5}, r"a whole number as `verbose`, and got float64\[\]"),
-        ({"message": 3}, "a text as `message`, and got 3"),
+        ({"message": 3}, "a string as `message`, and got 3"),
         ({"step": "small"}, "got 'small' of type `str` for `step`"),
         ({"step": jax.random.key(0)}, r"as fields, and got key<fry>\[\] for `step`"),
     ],
@@ -332,7 +332,7 @@ def test_a_value_that_makes_no_line_is_an_error_at_the_call(
 
 
 class Variable:
-    """What libraries of networks hold arrays in."""
+    """Array container, as neural network libraries have."""
 
     def __jax_array__(self) -> Any:
         return jnp.float32(1)
@@ -421,8 +421,8 @@ def test_a_code_chooses_the_reason(jit: Any, lines: Lines) -> None:
         ("a", 0, ValueError, "several of which `code` chooses one"),
         ([], 0, ValueError, "several of which `code` chooses one"),
         (["a", "b"], 2, ValueError, "got the code 2 for 2 reasons"),
-        (["a", 3], 0, TypeError, "a text or several as `reason`"),
-        (None, None, TypeError, "a text or several as `reason`"),
+        (["a", 3], 0, TypeError, "a string or several as `reason`"),
+        (None, None, TypeError, "a string or several as `reason`"),
         (["a", "b"], 0.5, TypeError, "a whole number as `code`"),
     ],
 )
@@ -450,7 +450,7 @@ def test_the_time_is_that_since_the_first_line_of_an_iteration(lines: Lines) -> 
 
 
 def test_the_clock_starts_again_where_iterations_do() -> None:
-    clock = Clock()
+    clock = SolverClock()
     for iteration, at in [(0, 1.0), (1, 2.0), (0, 10.0), (1, 11.0), (2, 12.0)]:
         clock.start((), iteration, at)
     assert clock.stop((), 13.0) == 3.0
@@ -580,7 +580,7 @@ def test_a_line_that_nobody_wants_any_more_is_not_written(
 def test_a_line_without_room_is_dropped_where_records_are_and_told(
     lines: Lines, gate: threading.Event
 ) -> None:
-    before = worker.limit
+    before = worker.queue_bytes
     logax.configure(queue_bytes=1000, when_full="drop")
     try:
         worker.put(1000, gate.wait, 60)

@@ -66,10 +66,10 @@ def test_records_know_their_tags_and_site() -> None:
 @pytest.mark.parametrize(
     ("options", "keys"),
     [
-        ({"argnames": "x"}, [{"x"}] * 3),
-        ({"argnames": "twice/a"}, [{"twice"}] * 3),
+        ({"keys": "x"}, [{"x"}] * 3),
+        ({"keys": "twice/a"}, [{"twice"}] * 3),
         ({"tags": "often"}, [{"x"}] * 3),
-        ({"argnames": "twice", "tags": "often"}, []),
+        ({"keys": "twice", "tags": "often"}, []),
     ],
 )
 def test_names_and_tags_choose(options: Any, keys: list[set[str]]) -> None:
@@ -77,7 +77,7 @@ def test_names_and_tags_choose(options: Any, keys: list[set[str]]) -> None:
     with logax.live(got.append, **options):
         jax.jit(count)(1.0)
     assert [set(one) for one in got] == keys
-    if options == {"argnames": "twice/a"}:
+    if options == {"keys": "twice/a"}:
         assert got[0]["twice"] == {"a": np.float32(2.0), "b": None}
 
 
@@ -95,14 +95,14 @@ def test_several_callbacks_and_blocks_get_every_record() -> None:
 
 
 def test_without_a_callback_records_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    with logax.live(argnames="x"):
+    with logax.live(keys="x"):
         jax.jit(count)(1.0)
     assert capsys.readouterr().out == "step=0 x=1\nstep=1 x=2\nstep=2 x=3\n"
 
 
 def test_one_host_call_serves_all_lanes() -> None:
     got: list[Any] = []
-    with logax.live(got.append, argnames="x"):
+    with logax.live(got.append, keys="x"):
         jax.jit(jax.vmap(count))(jnp.arange(4.0))
     assert [(one.lane, one.step.item(), one["x"].item()) for one in got] == [
         ((lane,), step, float(lane + step)) for step in range(3) for lane in range(4)
@@ -112,7 +112,7 @@ def test_one_host_call_serves_all_lanes() -> None:
 def test_a_harvest_inside_takes_its_logs_and_leaves_the_others() -> None:
     got: list[Any] = []
     with logax.live(got.append):
-        _, logs = logax.spool(count, argnames="x")(1.0)
+        _, logs = logax.spool(count, keys="x")(1.0)
         silent = logax.nolog(count)(1.0)
     assert silent == 4.0
     assert logs["x"].tolist() == [1.0, 2.0, 3.0]
@@ -133,7 +133,7 @@ def test_a_log_outside_of_any_program_is_shown() -> None:
 
 def test_logs_of_a_gradient_are_those_of_its_forward_run() -> None:
     got: list[Any] = []
-    with logax.live(got.append, argnames="x"):
+    with logax.live(got.append, keys="x"):
         jax.jit(jax.grad(lambda x: count(x) ** 2))(1.0)
     assert values(got) == [1.0, 2.0, 3.0]
 
@@ -203,7 +203,7 @@ def test_an_error_of_a_callback_comes_out_at_the_end_of_the_block() -> None:
 
     with (
         pytest.raises(logax.DeliveryError, match="`x` logged at") as raised,
-        logax.live(callback, argnames="x"),
+        logax.live(callback, keys="x"),
     ):
         jax.jit(count)(1.0)
     assert repr(raised.value.__cause__) == "ValueError('not 1.0')"
@@ -218,7 +218,7 @@ def run_and_raise(error: BaseException) -> None:
 def test_an_error_in_the_block_leaves_nothing_open() -> None:
     got: list[Any] = []
 
-    with pytest.raises(KeyError, match="mine"), logax.live(got.append, argnames="x"):
+    with pytest.raises(KeyError, match="mine"), logax.live(got.append, keys="x"):
         run_and_raise(KeyError("mine"))
     jax.jit(count)(1.0)
     logax.flush()
@@ -233,7 +233,9 @@ def test_an_error_in_the_block_is_the_one_that_comes_out() -> None:
     with pytest.raises(KeyError, match="mine") as caught, logax.live(failing):
         run_and_raise(KeyError("mine"))
     (note,) = caught.value.__notes__
-    assert note.startswith("Besides, `live` had trouble: The callback `failing` raised ValueError")
+    assert note.startswith(
+        "`live` also failed to deliver records: The callback `failing` raised ValueError"
+    )
     logax.flush()
 
 
@@ -244,7 +246,9 @@ def test_an_error_that_takes_no_notes_comes_out_all_the_same() -> None:
 
     with (
         pytest.raises(Frozen) as caught,
-        pytest.warns(UserWarning, match="Besides, `live` had trouble: The callback `failing`"),
+        pytest.warns(
+            UserWarning, match="`live` also failed to deliver records: The callback `failing`"
+        ),
         logax.live(failing),
     ):
         run_and_raise(Frozen(3))
@@ -271,7 +275,7 @@ def test_an_interrupt_is_not_kept_waiting() -> None:
         assert go_on.wait(60)
         got.append(one)
 
-    with pytest.raises(KeyboardInterrupt), logax.live(callback, argnames="x"):
+    with pytest.raises(KeyboardInterrupt), logax.live(callback, keys="x"):
         run_and_raise(KeyboardInterrupt())
     go_on.set()
     logax.flush()
@@ -280,12 +284,12 @@ def test_an_interrupt_is_not_kept_waiting() -> None:
 
 def test_names_and_tags_that_no_log_has_are_a_warning() -> None:
     with (
-        pytest.warns(UserWarning, match="`argnames` has 'y', which matches no log") as caught,
-        logax.live(print, argnames="y", tags="often"),
+        pytest.warns(UserWarning, match="`keys` has 'y', which matches no log") as caught,
+        logax.live(print, keys="y", tags="often"),
     ):
         jax.jit(count)(1.0)
     assert "`twice`, `twice/a`, `twice/b`, `x`" in str(caught[0].message)
-    with logax.live(print, argnames="y"):
+    with logax.live(print, keys="y"):
         pass  # where nothing is logged, nothing is missing
 
 
@@ -306,7 +310,7 @@ def test_threads_outside_of_the_block_stay_silent() -> None:
 
 def test_a_block_can_be_used_again_but_not_twice_at_once() -> None:
     got: list[Any] = []
-    block = logax.live(got.append, argnames="x")
+    block = logax.live(got.append, keys="x")
     for _ in range(2):
         with block:
             jax.jit(count)(1.0)
@@ -320,14 +324,14 @@ def test_blocks_of_overlapping_tasks_get_what_runs_while_they_are_open() -> None
     got: dict[str, list[Any]] = {"first": [], "second": []}
 
     async def first(opened: asyncio.Event, second_opened: asyncio.Event) -> None:
-        with logax.live(got["first"].append, argnames="x"):
+        with logax.live(got["first"].append, keys="x"):
             function(0.0)
             opened.set()
             await second_opened.wait()
 
     async def second(opened: asyncio.Event, second_opened: asyncio.Event) -> None:
         await opened.wait()
-        with logax.live(got["second"].append, argnames="x"):
+        with logax.live(got["second"].append, keys="x"):
             second_opened.set()
             await task
             function(10.0)
@@ -349,7 +353,7 @@ def test_blocks_may_be_left_in_any_order() -> None:
     function = jax.jit(count)
     for order in itertools.permutations(range(3)):
         got: list[list[Any]] = [[], [], []]
-        blocks = [logax.live(each.append, argnames="x") for each in got]
+        blocks = [logax.live(each.append, keys="x") for each in got]
         for block in blocks:
             block.__enter__()
         wanted: list[list[float]] = [[], [], []]
@@ -365,14 +369,14 @@ def test_blocks_may_be_left_in_any_order() -> None:
 
 def test_a_block_that_a_generator_keeps_open_does_not_outlive_it() -> None:
     def streamed(records: list[Any]) -> Iterator[None]:
-        with logax.live(records.append, argnames="x"):
+        with logax.live(records.append, keys="x"):
             yield
 
     function = jax.jit(count)
     inside: list[Any] = []
     outside: list[Any] = []
     generator = streamed(inside)
-    with logax.live(outside.append, argnames="x"):
+    with logax.live(outside.append, keys="x"):
         next(generator)
     function(1.0)
     generator.close()
@@ -388,7 +392,7 @@ def test_a_block_that_is_left_open_by_a_harvested_function_does_not_outlive_its_
         blocks.append(logax.live(seen.append).__enter__())
         return count(x)
 
-    with logax.live(seen.append, argnames="x"):
+    with logax.live(seen.append, keys="x"):
         assert logax.spool(function)(1.0)[1] == {}
         logax.flush()
         seen.clear()
@@ -401,7 +405,7 @@ def test_a_block_that_is_left_open_by_a_harvested_function_does_not_outlive_its_
 
 def test_a_block_that_a_harvested_function_closes_leaves_nothing_bound() -> None:
     got: list[Any] = []
-    block = logax.live(got.append, argnames="x").__enter__()
+    block = logax.live(got.append, keys="x").__enter__()
 
     def function(x: Any) -> Any:
         block.__exit__(None, None, None)
@@ -418,7 +422,7 @@ def test_a_block_that_another_thread_leaves_is_closed_and_said_to_be() -> None:
     function = jax.jit(count)
 
     def streamed() -> Iterator[None]:
-        with logax.live(got.append, argnames="x"):
+        with logax.live(got.append, keys="x"):
             yield
 
     def close() -> None:
@@ -434,9 +438,9 @@ def test_a_block_that_another_thread_leaves_is_closed_and_said_to_be() -> None:
     thread.start()
     thread.join()
     assert [str(error) for error in errors] == [
-        "This `live` was opened in the thread 'MainThread' and left in 'other'. It gets no more "
+        "This `live` was opened in the thread 'MainThread' and closed in 'other'. It gets no more "
         "records, but programs of 'MainThread' still send them until that thread opens another "
-        "block. Leave a block in the thread that opened it."
+        "block. Close a block in the thread that opened it."
     ]
     function(5.0)
     with logax.live(lambda record: None):

@@ -1,4 +1,4 @@
-"""`log` itself: what it takes, what its names are, and that it is nothing when nobody listens."""
+"""`log` itself: its arguments, the names of leaves, and its absence without a harvest."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DTYPES = [
 
 
 def spooled(data: Any, options: Any = None, **steps: Any) -> logax.logdict:
-    """The logs of one `log` call."""
+    """Return the logs of one `log` call."""
     logs: logax.logdict = logax.spool(lambda: logax.log(data, **(options or {}), **steps))()[1]
     return logs
 
@@ -149,9 +149,9 @@ def test_typed_prng_keys_come_back_as_keys(impl: str) -> None:
             np.testing.assert_array_equal(jax.random.key_data(column), jax.random.key_data(keys))
         assert as_list(logs["tree"]["b"]) == [1, 1, 1]
     assert (logax.spool(f, interval=2)(keys)[1]["key"] == keys[::2]).all()
-    assert logax.spool(f, argnames="key", reduce="first")(keys)[1]["key"][0] == keys[0]
-    assert logax.spool(f, argnames="key", reduce="last")(keys)[1]["key"][0] == keys[2]
-    assert as_list(logax.spool(f, argnames="key", reduce="count")(keys)[1]["key"]) == [3]
+    assert logax.spool(f, keys="key", reduce="first")(keys)[1]["key"][0] == keys[0]
+    assert logax.spool(f, keys="key", reduce="last")(keys)[1]["key"][0] == keys[2]
+    assert as_list(logax.spool(f, keys="key", reduce="count")(keys)[1]["key"]) == [3]
 
 
 def test_an_object_that_knows_how_to_be_an_array_is_a_value() -> None:
@@ -187,13 +187,13 @@ def test_the_leaves_of_a_value_are_named_by_their_paths() -> None:
 def test_globs_choose_leaves_by_these_names() -> None:
     value = {"a": {"weight": 1.0, "bias": 2.0}, "b": {"weight": 3.0, "bias": 4.0}}
     f = lambda: logax.log({"grad": value, "loss": 0.5})  # noqa: E731
-    logs = logax.spool(f, argnames=["grad/*/weight", "loss"])()[1]
+    logs = logax.spool(f, keys=["grad/*/weight", "loss"])()[1]
     assert {name: as_list(x) for name, x in logs.leaves().items()} == {
         "grad/a/weight": [1.0],
         "grad/b/weight": [3.0],
         "loss": [0.5],
     }
-    assert list(logax.spool(f, argnames="grad")()[1].leaves()) == [
+    assert list(logax.spool(f, keys="grad")()[1].leaves()) == [
         "grad/a/bias", "grad/a/weight", "grad/b/bias", "grad/b/weight",
     ]  # fmt: skip
 
@@ -226,7 +226,7 @@ def test_prefixes_stand_in_front_of_the_keys_as_they_are() -> None:
         "train/a": [1.0, 3.0],
         "train/b/c": [2.0],
     }
-    assert list(logax.spool(f, argnames="train/a", prefix="run.")()[1]) == ["run.train/a"]
+    assert list(logax.spool(f, keys="train/a", prefix="run.")()[1]) == ["run.train/a"]
 
 
 def test_a_key_keeps_the_sites_that_log_it() -> None:
@@ -289,10 +289,10 @@ def tagged() -> None:
         ({}, ["a", "b"]),
         ({"tags": "slow"}, ["b", "c"]),
         ({"tags": ["debug"]}, ["c"]),
-        ({"argnames": "d"}, ["d"]),
-        ({"argnames": ["a", "c"]}, ["a", "c"]),
-        ({"argnames": "*"}, ["a", "b", "c", "d"]),
-        ({"argnames": "*", "tags": "slow"}, ["b", "c"]),
+        ({"keys": "d"}, ["d"]),
+        ({"keys": ["a", "c"]}, ["a", "c"]),
+        ({"keys": "*"}, ["a", "b", "c", "d"]),
+        ({"keys": "*", "tags": "slow"}, ["b", "c"]),
     ],
 )
 def test_tags_and_names_choose_and_explicit_logs_wait_to_be_chosen(

@@ -26,7 +26,7 @@ def example() -> logdict:
 
 
 def ragged() -> logdict:
-    """Two lanes with one and three records."""
+    """Return logs of two lanes with one and three records."""
     values = {"x": jnp.array([[5.0, 0.0, 0.0], [6.0, 7.0, 8.0]])}
     steps = {"step": {"x": jnp.array([[0, 0, 0], [0, 1, 2]])}}
     return logdict(values, steps=steps, count={"x": jnp.array([1, 3])}, rank={"x": 0})

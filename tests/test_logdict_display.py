@@ -1,4 +1,4 @@
-"""How a `logdict` prints."""
+"""Printing a `logdict`."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_prng_keys_and_narrow_floats_print() -> None:
 def test_only_the_first_keys_of_very_many_are_shown() -> None:
     lines = str(logdict({f"k{i}": jnp.zeros(1) for i in range(40)})).splitlines()
     assert len(lines) == 31
-    assert lines[-1] == "... and 10 keys more"
+    assert lines[-1] == "... and 10 more keys"
 
 
 def test_the_tangents_of_integers_print_as_what_they_are() -> None:

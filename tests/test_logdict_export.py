@@ -18,7 +18,7 @@ NONE = missing_step(jnp.int32)
 
 
 def table(frame: pd.DataFrame) -> list[list[Any]]:
-    """Names, then rows, with None for what is missing."""
+    """Return the column names, then the rows, with None for missing values."""
     cells = frame.astype(object).where(frame.notna(), None)
     return [list(frame.columns), *cells.to_numpy().tolist()]
 
@@ -350,7 +350,7 @@ def test_a_tangent_with_the_counts_of_its_logdict_is_exported(x: float, values: 
 
 
 def _ragged(x: float) -> tuple[logdict, logdict]:
-    """A logdict whose count depends on data, and its gradient."""
+    """Return a logdict whose count depends on data, and its gradient."""
 
     def program(x: Any) -> Any:
         log({"maybe": x}, step=0)

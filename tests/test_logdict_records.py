@@ -1,4 +1,4 @@
-"""What `logdict` does along the record axis, compared with plain NumPy, lane by lane."""
+"""Operations of `logdict` along the record axis, compared with plain NumPy, lane by lane."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ small = hypothesis.settings(max_examples=25)
 
 
 def columns(counts: list[int] | None, lanes: bool, offset: int = 0) -> logdict:
-    """Three lanes, or only the last of them, of records that can be told apart."""
+    """Return three lanes, or only the last of them, of distinct records."""
     size = 3 * LENGTH
     x = np.arange(size, dtype=np.float32).reshape(3, LENGTH) + 100 * offset
     step = np.arange(size, dtype=np.int32).reshape(3, LENGTH) + 1000 * offset
@@ -42,7 +42,7 @@ def columns(counts: list[int] | None, lanes: bool, offset: int = 0) -> logdict:
 
 
 def rows(logs: logdict, key: str, lane: int) -> tuple[np.ndarray, np.ndarray]:
-    """The real values and steps of one lane. Without lanes there is lane 2 only."""
+    """Return the real values and steps of one lane. Without lanes there is only lane 2."""
     value = logs[key]["v"] if key == "tree" else logs[key]
     count, step = logs.count[key], logs.steps["step"][key]
     if np.ndim(count):
@@ -58,7 +58,7 @@ def compare(logs: logdict, lanes: bool, expected: Callable[[str, int, int], Any]
 
 
 def called(place: str, function: Callable[..., logdict], *logs: logdict) -> logdict:
-    """The result for NumPy arrays, for JAX arrays, or inside `jit`."""
+    """Return the result for NumPy arrays, for JAX arrays, or inside `jit`."""
     if place == "numpy":
         return function(*logs)
     on_device = jax.tree.map(jnp.asarray, logs)

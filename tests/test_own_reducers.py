@@ -1,4 +1,4 @@
-"""Reducers that a user writes: what they may be, and what a wrong one gets."""
+"""User-defined reducers: the accepted forms, and the errors for wrong ones."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def as_list(array: Any) -> Any:
 
 
 class Product(logax.Reducer):
-    """The one that the documentation shows."""
+    """The example of the documentation."""
 
     def start(self, like: Any) -> Any:
         return jax.tree.map(lambda x: jnp.ones(x.shape, x.dtype), like)
@@ -47,13 +47,13 @@ class Product(logax.Reducer):
 
 
 class Duck:
-    """No subclass: the four methods are enough."""
+    """A reducer that is not a subclass: the four methods suffice."""
 
     start, step, merge, finish = Product.start, Product.step, Product.merge, Product.finish  # type: ignore[assignment]
 
 
 class Numbers(logax.Reducer):
-    """Its state is a tuple of Python numbers at first: count and sum of squares."""
+    """A reducer whose first state is a tuple of Python numbers: count and sum of squares."""
 
     def start(self, like: Any) -> Any:
         return 0, 0.0
@@ -69,7 +69,7 @@ class Numbers(logax.Reducer):
 
 
 class Ends(logax.RecordReducer):
-    """The first and the last record, with their steps."""
+    """Keep the first and the last record, with their steps."""
 
     rows = 2
 
@@ -117,7 +117,7 @@ def test_it_goes_with_lanes_loops_conditions_and_names() -> None:
 
 
 def test_its_state_may_start_with_python_numbers_and_its_result_be_another_pytree() -> None:
-    _, logs = logax.spool(series, argnames="x", reduce=Numbers())(XS)
+    _, logs = logax.spool(series, keys="x", reduce=Numbers())(XS)
     np.testing.assert_allclose(logs["x"]["rms"], [np.sqrt((XS**2).mean())], rtol=1e-6)
     assert as_list(logs["x"]["count"]) == [3]
 
@@ -126,13 +126,13 @@ def test_its_state_may_start_with_python_numbers_and_its_result_be_another_pytre
 def test_a_record_reducer_keeps_several_records_with_their_steps(
     xs: Any, kept: list[float], steps: list[int]
 ) -> None:
-    logs = logax.spool(series, argnames="x", reduce=Ends())(xs)[1].compact()
+    logs = logax.spool(series, keys="x", reduce=Ends())(xs)[1].compact()
     assert as_list(logs["x"]) == kept
     assert as_list(logs.steps["step"]["x"]) == steps
 
 
 class Histogram(logax.Reducer):
-    """Its step has an array of its own."""
+    """A reducer whose `step` closes over an array."""
 
     edges = np.array([0.0, 2.0, 4.0, 8.0], np.float32)
 
@@ -266,11 +266,11 @@ WRONG: dict[str, tuple[type[Exception], Callable[[], Any], list[str]]] = {
 def test_a_wrong_reducer_is_named_with_what_it_did(case: str) -> None:
     error, make, parts = WRONG[case]
     with pytest.raises(error) as raised:
-        logax.spool(series, argnames="x", reduce=make())(XS)
+        logax.spool(series, keys="x", reduce=make())(XS)
     message = "\n".join([str(raised.value), *getattr(raised.value, "__notes__", ())])
     missing = [part for part in parts if part not in message]
     assert not missing, message
-    assert "OneValue" not in message
+    assert "ReducerAdapter" not in message
 
 
 @pytest.mark.parametrize(
@@ -279,7 +279,7 @@ def test_a_wrong_reducer_is_named_with_what_it_did(case: str) -> None:
 def test_a_wrong_reducer_is_named_with_the_key_and_the_place_of_the_log(case: str) -> None:
     error, make, _ = WRONG[case]
     with pytest.raises(error) as raised:
-        logax.spool(series, argnames="x", reduce=make())(XS)
+        logax.spool(series, keys="x", reduce=make())(XS)
     message = "\n".join([str(raised.value), *getattr(raised.value, "__notes__", ())])
     assert "`x`" in message
     assert f"{__file__}:{series.__code__.co_firstlineno + 2}" in message

@@ -1,4 +1,4 @@
-"""Reducers, built in and the user's: right against NumPy, in a program and after it, and lawful."""
+"""Built-in and user-defined reducers, inside and after a program, compared with NumPy."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def as_list(array: Any) -> Any:
 
 
 def series(columns: Any) -> Any:
-    """Logs one record of each column after the other."""
+    """Log the columns record by record."""
 
     def body(i: Any, record: Any) -> Any:
         logax.log(record, step=i)
@@ -67,7 +67,7 @@ def reduced(column: Any, how: Any, **options: Any) -> logax.logdict:
 
 
 def wide(x: Any) -> Any:
-    """The numbers as NumPy computes with them exactly enough."""
+    """Convert to a dtype in which NumPy is precise enough."""
     if jnp.issubdtype(x.dtype, jnp.complexfloating):
         return np.asarray(x).astype(np.complex128)
     return np.asarray(x).astype(np.int64 if jnp.issubdtype(x.dtype, jnp.integer) else np.float64)
@@ -175,7 +175,7 @@ def test_merging_two_states_is_stepping_through_all_records(how: Any) -> None:
 
     @jax.jit
     def finished(cut: Any) -> Any:
-        """Folds what is before the cut and what is after it, then merges."""
+        """Fold the records before and after the cut separately, then merge the states."""
 
         def step(states: Any, item: Any) -> Any:
             i, record = item
@@ -253,7 +253,7 @@ def test_lanes_go_bad_on_their_own() -> None:
     np.testing.assert_array_equal(logs["x"][2], columns[2, 7:9])
 
 
-# Which keys, and how many records.
+# The keys, and their numbers of records.
 
 
 def several(x: Any) -> None:

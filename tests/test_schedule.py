@@ -1,4 +1,4 @@
-"""Schedules in Python loops, against asking for every step; inside programs, see test_every.py."""
+"""Schedules in Python loops, compared with asking at every step; test_every.py tests programs."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_a_schedule_of_your_own_combines_from_both_sides() -> None:
 
 
 class Fourth:
-    """Answers with numbers, and with nothing."""
+    """A schedule that returns numbers and None."""
 
     def should_log(self, step: int) -> Any:
         return step & 4 or None
@@ -134,14 +134,14 @@ def test_negative_and_very_large_steps_get_one_answer_everywhere() -> None:
 
 
 def test_what_is_no_step_is_refused() -> None:
-    with pytest.raises(TypeError, match=r"A schedule is asked for a step.*in this order"):
+    with pytest.raises(TypeError, match=r"A schedule takes a step.*in this order"):
         EveryNStep(2).should_log({"x": 1})
-    with pytest.raises(ValueError, match="`dataset_index` is that of a step that is due, and 5 is"):
+    with pytest.raises(ValueError, match="`dataset_index` takes a step that is due, and 5 is"):
         EveryNStep(2).dataset_index(5)
 
 
 class Clock:
-    """Time that passes when it is told to."""
+    """A clock that the test advances."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -158,7 +158,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def due_in_time(schedule: Any, clock: Clock, steps: Any = range(10)) -> list[int]:
-    """What is due in a loop whose steps take a second each."""
+    """Return the due steps of a loop whose steps take a second each."""
     found = []
     for step in steps:
         if schedule.should_log(step):

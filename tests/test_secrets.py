@@ -20,8 +20,8 @@ import numpy as np
 import pytest
 
 import logax
-from logax._support.messages import add_note, described, received, warn_user
-from logax._support.redaction import redacted, without_secrets
+from logax._support.messages import add_note, describe_error, describe_value, warn_user
+from logax._support.redaction import redact, redact_error
 from logax.loggers.mlflow import MLflowLogger
 from logax.loggers.wandb import WandbLogger
 
@@ -85,8 +85,8 @@ SECRET = "hunter2"
     ],
 )
 def test_a_credential_is_replaced_and_the_rest_stays(text: str, shown: str) -> None:
-    assert redacted(text) == shown
-    assert redacted(shown) == shown
+    assert redact(text) == shown
+    assert redact(shown) == shown
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_a_credential_is_replaced_and_the_rest_stays(text: str, shown: str) -> N
     ],
 )
 def test_text_without_credentials_stays_as_it_is(text: str) -> None:
-    assert redacted(text) == text
+    assert redact(text) == text
 
 
 @dataclasses.dataclass(frozen=True)
@@ -158,33 +158,33 @@ def _printed(error: BaseException) -> str:
 def test_all_of_a_chain_is_redacted() -> None:
     error = _chain(f"http://user:{SECRET}@host/x")
     assert _printed(error).count(SECRET) == 8
-    assert without_secrets(error) is error
+    assert redact_error(error) is error
     printed = _printed(error)
     assert SECRET not in printed
     assert printed.count("http://***@host/x") == 8
     assert "no answer from http://***@host/x" in printed
-    assert SECRET not in _printed(without_secrets(FrozenError(f"http://user:{SECRET}@host")))
+    assert SECRET not in _printed(redact_error(FrozenError(f"http://user:{SECRET}@host")))
 
 
 def test_a_chain_without_credentials_stays_as_it_is() -> None:
     error = _chain("http://host/x")
     before = _printed(error)
-    assert without_secrets(error) is error
+    assert redact_error(error) is error
     assert _printed(error) == before
 
 
 def test_a_chain_that_is_a_circle_is_redacted_once() -> None:
     one, two = ValueError(f"http://{SECRET}@one"), ValueError(f"http://{SECRET}@two")
     one.__context__, two.__context__ = two, one
-    without_secrets(one)
+    redact_error(one)
     assert [str(one), str(two)] == ["http://***@one", "http://***@two"]
 
 
 def test_words_about_errors_and_values_show_no_credentials() -> None:
     url = f"http://user:{SECRET}@host"
-    assert described(ValueError(f"no {url}")) == "ValueError: no http://***@host."
-    assert received(url) == "'http://***@host' of type `str`"
-    long = received(f"http://user:{SECRET * 20}@host")
+    assert describe_error(ValueError(f"no {url}")) == "ValueError: no http://***@host."
+    assert describe_value(url) == "'http://***@host' of type `str`"
+    long = describe_value(f"http://user:{SECRET * 20}@host")
     assert long == "'http://***@host' of type `str`"
     error = ValueError()
     add_note(error, f"from {url}")
@@ -302,12 +302,14 @@ def _assert_no_secret(*texts: str) -> None:
 
 @pytest.mark.usefixtures("_impatient")
 def test_a_uri_that_mlflow_refuses_is_named_without_its_password() -> None:
-    with pytest.raises(ValueError, match="`MLflowLogger` got what MLflow does not take") as caught:
+    with pytest.raises(
+        ValueError, match="`MLflowLogger` got arguments that MLflow does not accept"
+    ) as caught:
         MLflowLogger(tracking_uri=f"nonsense://user:{SECRET}@host")
     _assert_no_secret(_printed(caught.value))
     with (
         _server(lambda path: "experiments" in path) as server,
-        pytest.raises(ValueError, match=r"`MLflowLogger` got what .*http://\*\*\*@127") as caught,
+        pytest.raises(ValueError, match=r"`MLflowLogger` got .*http://\*\*\*@127") as caught,
     ):
         MLflowLogger(tracking_uri=server.uri)
     _assert_no_secret(_printed(caught.value))

@@ -1,4 +1,4 @@
-"""`Histogram` and `Image`: computed on the device, right against NumPy, in any value."""
+"""`Histogram` and `Image`, anywhere in a logged pytree, compared with NumPy."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from slow_cases import slow
 
 
 def histogram(x: Any, bins: int = 8) -> logax.HistogramBins:
-    """The bins of the one record that `Histogram(x)` makes."""
+    """Return the bins of one logged `Histogram(x)`."""
     _, logs = logax.spool(lambda x: logax.log({"h": logax.Histogram(x, bins)}))(x)
     value = jax.tree.map(lambda leaf: np.asarray(leaf)[0], logs["h"])
     assert isinstance(value, logax.HistogramBins)
@@ -110,7 +110,7 @@ def test_histograms_and_images_stand_anywhere_in_a_value() -> None:
     np.testing.assert_array_equal(logs["grad"]["weight"].counts, [[2, 2]])
     np.testing.assert_array_equal(logs["mixed"][0].pixels, [[[0.0, 1.0, 2.0, 3.0]]])
     np.testing.assert_array_equal(logs["mixed"][1][1], [6.0])
-    _, logs = logax.spool(f, argnames="*/counts")(jnp.arange(4.0))
+    _, logs = logax.spool(f, keys="*/counts")(jnp.arange(4.0))
     assert [name.split("/")[-1] for name in logs.leaves()] == ["counts"] * 3
 
 

@@ -382,9 +382,9 @@ def test_sigterm_seconds_that_are_wrong_are_refused() -> None:
 
 def test_a_job_that_is_reached_is_done_with_all_before_it() -> None:
     own, done = Worker("logax-test"), []
-    assert own.reach(0.0)  # nothing is queued
+    assert own.drain_queued(0.0)  # nothing is queued
     for number in range(100):
         own.put(0, done.append, number)
-    assert own.reach(time.monotonic() + threading.TIMEOUT_MAX / 2)
+    assert own.drain_queued(time.monotonic() + threading.TIMEOUT_MAX / 2)
     assert done == list(range(100))
     own.stop(waits=True)

@@ -1,4 +1,4 @@
-"""Sums of whole numbers that 32 bits do not hold."""
+"""Sums of integers that do not fit in 32 bits."""
 
 from __future__ import annotations
 

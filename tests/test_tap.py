@@ -322,12 +322,12 @@ def test_a_record_stays_what_it_was_after_the_next_ones() -> None:
     ("options", "keys"),
     [
         ({}, ["a", "b", "c"]),
-        ({"argnames": "a"}, ["a"]),
-        ({"argnames": ["b", "c"]}, ["b", "c"]),
-        ({"argnames": "[ad]"}, ["a", "d"]),
-        ({"argnames": "*"}, ["a", "b", "c", "d"]),
+        ({"keys": "a"}, ["a"]),
+        ({"keys": ["b", "c"]}, ["b", "c"]),
+        ({"keys": "[ad]"}, ["a", "d"]),
+        ({"keys": "*"}, ["a", "b", "c", "d"]),
         ({"tags": "slow"}, ["c"]),
-        ({"argnames": "c", "prefix": "p/"}, ["p/c"]),
+        ({"keys": "c", "prefix": "p/"}, ["p/c"]),
         ({"prefix": "p/"}, ["p/a", "p/b", "p/c"]),
     ],
     ids=str,
@@ -345,7 +345,7 @@ def test_names_choose_leaves_of_a_value() -> None:
     def function(x: Any) -> None:
         logax.log({"grad": {"bias": x, "weight": x + 1}})
 
-    _, (one,) = run(function, 1.0, argnames="grad/weight")
+    _, (one,) = run(function, 1.0, keys="grad/weight")
     assert one["grad"] == {"bias": None, "weight": 2.0}
 
 
@@ -390,10 +390,10 @@ def test_a_log_with_every_comes_when_due() -> None:
     ("options", "inner", "outer"),
     [
         ({}, "abc", ""),
-        ({"argnames": "a"}, "a", "bc"),
+        ({"keys": "a"}, "a", "bc"),
         ({"tags": "slow"}, "c", "ab"),
         ({"keep_logs": True, "prefix": "p/"}, "abc", "abc"),
-        ({"argnames": "b", "keep_logs": True}, "b", "abc"),
+        ({"keys": "b", "keep_logs": True}, "b", "abc"),
     ],
     ids=str,
 )
@@ -417,7 +417,7 @@ def test_unchosen_and_kept_logs_reach_an_outer_harvest(
 
 def test_an_inner_spool_leaves_a_tap_what_it_does_not_choose() -> None:
     def function(x: Any) -> Any:
-        return logax.spool(three, argnames="a")(x)
+        return logax.spool(three, keys="a")(x)
 
     (out, logs), got = run(function, 1.0)
     assert (out, logs["a"].tolist()) == (2.0, [1.0])
@@ -967,7 +967,7 @@ def test_each_device_of_a_pmap_logs() -> None:
             ValueError,
             "`tap` takes `on_error` as 'raise' or 'warn', and got 'x'.",
         ),
-        ({"argnames": 3}, TypeError, "`argnames` takes a string or strings, and got 3."),
+        ({"keys": 3}, TypeError, "`keys` takes a string or strings, and got 3."),
         ({"tags": [1]}, TypeError, "`tags` takes a string or strings, and got [1]."),
         ({"prefix": 3}, TypeError, "`prefix` takes a string, and got 3."),
         ({"lanes": None}, ValueError, "`tap` takes `lanes` as 'split' or 'batch', and got None."),
@@ -1091,8 +1091,8 @@ def test_names_and_tags_that_no_log_has_are_a_warning() -> None:
         logax.log({"x": x}, tags="often")
         return x
 
-    with pytest.warns(UserWarning, match=r"`argnames` has 'y', which matches no log.*`x`"):
-        logax.tap(f, argnames=["x", "y"])(1.0)
+    with pytest.warns(UserWarning, match=r"`keys` has 'y', which matches no log.*`x`"):
+        logax.tap(f, keys=["x", "y"])(1.0)
     with pytest.warns(UserWarning, match=r"`tags` has 'seldom', which no log has.*`often`"):
         logax.tap(f, tags="seldom")(1.0)
     logax.flush()

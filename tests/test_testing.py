@@ -1,4 +1,4 @@
-"""What `logax.testing` says of a destination that holds something else than it was given."""
+"""`logax.testing` reports every difference between a destination and the expected records."""
 
 from __future__ import annotations
 

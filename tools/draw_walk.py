@@ -21,7 +21,7 @@ from jax import lax
 
 import logax
 from logax import _compat
-from logax._log import listening
+from logax._log import enable_logs
 
 OUTPUT = Path(__file__).resolve().parent.parent / "docs" / "images" / "walk.svg"
 LENGTH, CAPACITY, LANES = 100, 8, 64
@@ -69,15 +69,15 @@ class Facts(NamedTuple):
 
 def facts() -> Facts:
     """Trace both programs and read them."""
-    with listening():
+    with enable_logs():
         before = jax.make_jaxpr(program)(1.0)
     harvested = logax.spool(program, capacity={"residual": CAPACITY})
     after = jax.make_jaxpr(harvested)(1.0)
     scans = [_only(jaxpr, "scan") for jaxpr in (before, after)]
     old, new = (scan.params["jaxpr"] for scan in scans)
-    carried = _compat.scan_split(scans[1].params)[1]
+    carried = _compat.scan_operand_counts(scans[1].params)[1]
     results, stacked = scans[1].outvars[:carried], scans[1].outvars[carried:]
-    body_results = _compat.parts(new)[0].outvars[carried:]
+    body_results = _compat.jaxpr_and_consts(new)[0].outvars[carried:]
     conds, whiles = ([_only(jaxpr, name) for jaxpr in (old, new)] for name in ("cond", "while"))
     branch = conds[1].outvars[len(conds[0].outvars) :]
     (*store, flag) = whiles[1].outvars[len(whiles[0].outvars) :]
@@ -102,7 +102,7 @@ def facts() -> Facts:
 
 
 def _only(jaxpr: Any, name: str) -> Any:
-    (found,) = [e for e in _compat.parts(jaxpr)[0].eqns if e.primitive.name == name]
+    (found,) = [e for e in _compat.jaxpr_and_consts(jaxpr)[0].eqns if e.primitive.name == name]
     return found
 
 

@@ -1,77 +1,48 @@
-"""logax: see inside JAX programs.
+"""logax: log from inside compiled JAX programs.
 
-Put `logax.log({"loss": loss})` anywhere inside compiled code; decide outside what becomes of it.
+Call `logax.log({"loss": loss}, step=i)` anywhere in code that JAX traces. The caller of the
+function decides what happens to the values:
+
+- nothing, at no cost, without a harvest;
+- `logax.spool(fun)` returns them as arrays next to the result, in a `logax.logdict`;
+- `logax.tap(fun, callback)` streams them to a Python callback while the program runs;
+- `logax.live(callback)` does so for every function that is called inside a `with` block;
+- a logger of `logax.loggers` writes them to the console, to disk or to a service.
+
+`logax.loop` has loggers for Python loops, `logax.storage` stores trajectories, and `logax.testing`
+tests logging code.
 """
 
-from logax._delivery.control import configure as configure
-from logax._delivery.control import discard as discard
-from logax._delivery.control import flush as flush
-from logax._delivery.errors import DeliveryError as DeliveryError
-from logax._delivery.routes import record as record
-from logax._harvest.live import live as live
-from logax._harvest.nolog import nolog as nolog
-from logax._harvest.spool import spool as spool
-from logax._harvest.tap import tap as tap
-from logax._log import log as log
-from logax._logdict.logdict import concat as concat
-from logax._logdict.logdict import logdict as logdict
-from logax._logdict.logdict import stepdict as stepdict
-from logax._media import Histogram as Histogram
-from logax._media import HistogramBins as HistogramBins
-from logax._media import Image as Image
-from logax._media import ImagePixels as ImagePixels
-from logax._reducers import FirstNonFinite as FirstNonFinite
-from logax._reducers import Record as Record
-from logax._reducers import RecordReducer as RecordReducer
-from logax._reducers import Reducer as Reducer
-from logax._runs.errors import DamageWarning as DamageWarning
-from logax._runs.errors import RunsError as RunsError
-from logax._runs.run import Run as Run
-from logax._runs.runs import Runs as Runs
-from logax._runs.runs import load as load
-from logax._runs.save import save as save
-from logax._schedule import Between as Between
-from logax._schedule import EveryNStep as EveryNStep
-from logax._schedule import EverySeconds as EverySeconds
-from logax._schedule import LoggingFrequency as LoggingFrequency
-from logax._schedule import Once as Once
-from logax._schedule import OnSteps as OnSteps
-from logax._schedule import Schedule as Schedule
+from logax._support.lazy import lazy_exports
 from logax._version import __version__ as __version__
 
-__all__ = [
-    "Between",
-    "DamageWarning",
-    "DeliveryError",
-    "EveryNStep",
-    "EverySeconds",
-    "FirstNonFinite",
-    "Histogram",
-    "HistogramBins",
-    "Image",
-    "ImagePixels",
-    "LoggingFrequency",
-    "OnSteps",
-    "Once",
-    "Record",
-    "RecordReducer",
-    "Reducer",
-    "Run",
-    "Runs",
-    "RunsError",
-    "Schedule",
-    "concat",
-    "configure",
-    "discard",
-    "flush",
-    "live",
-    "load",
-    "log",
-    "logdict",
-    "nolog",
-    "record",
-    "save",
-    "spool",
-    "stepdict",
-    "tap",
-]
+__getattr__, __dir__, __all__ = lazy_exports(
+    __name__,
+    {
+        "logax._delivery.control": ("configure", "discard", "flush"),
+        "logax._delivery.errors": ("DeliveryError",),
+        "logax._delivery.routes": ("record",),
+        "logax._harvest.live": ("live",),
+        "logax._harvest.nolog": ("nolog",),
+        "logax._harvest.spool": ("spool",),
+        "logax._harvest.tap": ("tap",),
+        "logax._log": ("log",),
+        "logax._logdict.logdict": ("concat", "logdict", "stepdict"),
+        "logax._media": ("Histogram", "HistogramBins", "Image", "ImagePixels"),
+        "logax._reducers": ("FirstNonFinite", "Record", "RecordReducer", "Reducer"),
+        "logax._runs.errors": ("DamageWarning", "RunsError"),
+        "logax._runs.run": ("Run",),
+        "logax._runs.runs": ("Runs", "load"),
+        "logax._runs.save": ("save",),
+        "logax._schedule": (
+            "Between",
+            "EveryNStep",
+            "EverySeconds",
+            "LoggingFrequency",
+            "OnSteps",
+            "Once",
+            "Schedule",
+        ),
+    },
+    subpackages=("iterations", "loggers", "loop", "storage", "testing"),
+)

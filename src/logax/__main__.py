@@ -1,8 +1,8 @@
-"""`python -m logax` is the command `logax`."""
+"""Run the command `logax` as `python -m logax`."""
 
 import sys
 
 from logax._cli import main
 
-if __name__ == "__main__":  # pragma: no branch - nobody imports it
+if __name__ == "__main__":  # pragma: no branch - never imported
     sys.exit(main())

@@ -1,7 +1,7 @@
-"""What the lines of iterative solvers say: all of a line but its numbers, and a clock.
+"""Validate and format the lines of `logax.iterations`, and measure the time of a solver.
 
-A line is part of compiled programs. Equal lines are the same to JAX, which then finds the program
-again.
+A `SolverLine` is a line without its numbers, and a parameter of compiled programs: equal lines must
+compare equal, so that JAX finds the compiled program again.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from typing import Any, ClassVar, TypeAlias
 import jax.numpy as jnp
 import numpy as np
 
-Kind: TypeAlias = tuple[Any, tuple[int, ...]]  # the dtype and shape of a value
+ValueType: TypeAlias = tuple[Any, tuple[int, ...]]  # the dtype and shape of a value
 Lane: TypeAlias = tuple[int, ...]
 
 
-class Clock:
-    """Since when there are iterations, for each lane."""
+class SolverClock:
+    """Start time of the solver of each lane."""
 
     def __init__(self) -> None:
         self._started: dict[Lane, tuple[float, float]] = {}
 
     def start(self, lane: Lane, iteration: float, at: float) -> None:
-        """Start, unless it runs; again where iterations begin again: a solver may break off."""
+        """Start the clock, if it is not running or the iteration numbers start over."""
         if lane not in self._started or iteration <= self._started[lane][0]:
             self._started[lane] = iteration, at
 
     def stop(self, lane: Lane, at: float) -> float | None:
-        """How long it ran, if it did. Without a lane: all of them, from the earliest."""
+        """Stop the clock, and return its time, or None. Without a lane: all, from the earliest."""
         if lane:
             _, started = self._started.pop(lane, (0, None))
         else:
@@ -39,39 +39,41 @@ class Clock:
 
 
 @dataclasses.dataclass(frozen=True)
-class Line:
-    """All of a line but its numbers.
+class SolverLine:
+    """A line without its numbers.
 
     Attributes:
-      function: The public name of what logs it.
-      decides: The values by which it is shown or not.
+      function: Public name of the function that logs it.
+      decides: Names of the values that `is_due` depends on.
     """
 
     function: ClassVar[str]
     decides: ClassVar[tuple[str, ...]]
 
     def parameter(self, name: str) -> str:
-        """What the user calls a value."""
+        """Return the public parameter for a value."""
         return name
 
     def is_due(self, values: Mapping[str, Any]) -> Any:
-        """Whether it is shown, inside a program, or on the host."""
+        """Return True if the verbosity shows the line; inside a program, a traced boolean."""
         raise NotImplementedError
 
-    def check(self, kinds: dict[str, Kind]) -> None:
-        """Raise unless values of these types and shapes make a line."""
+    def check(self, kinds: dict[str, ValueType]) -> None:
+        """Raise an error with advice unless values of these types and shapes make a line."""
         raise NotImplementedError
 
     def text(self, values: Mapping[str, Any], time: float | None) -> str:
-        """The line, given its numbers and what the clock says."""
+        """Format the line with its numbers and the measured time."""
         raise NotImplementedError
 
-    def timed(self, clock: Clock, lane: Lane, values: Mapping[str, Any], at: float) -> float | None:
-        """Tell the clock that this arrived; what it shows, if that is for the line."""
+    def update_clock(
+        self, clock: SolverClock, lane: Lane, values: Mapping[str, Any], at: float
+    ) -> float | None:
+        """Start or stop the clock, and return the measured time if the line shows it."""
         raise NotImplementedError
 
-    def check_real(self, name: str, kind: Kind) -> None:
-        """Raise unless this is a real scalar."""
+    def check_real(self, name: str, kind: ValueType) -> None:
+        """Raise unless the value is a real scalar."""
         dtype, shape = kind
         real = any(jnp.issubdtype(dtype, each) for each in (jnp.floating, jnp.integer, jnp.bool_))
         if shape != () or not real:
@@ -80,13 +82,13 @@ class Line:
                 "Reduce it to a scalar, for instance by `jnp.mean` or `jnp.linalg.norm`."
             )
 
-    def check_count(self, name: str, kind: Kind) -> None:
-        """Raise unless this is a number of iterations, which may be a float."""
+    def check_count(self, name: str, kind: ValueType) -> None:
+        """Raise unless the value is a number of iterations, which may be a float."""
         if not jnp.issubdtype(kind[0], jnp.floating) or kind[1] != ():
             self.check_whole(name, kind, or_boolean=False)
 
-    def check_whole(self, name: str, kind: Kind, *, or_boolean: bool = True) -> None:
-        """Raise unless this is a whole number."""
+    def check_whole(self, name: str, kind: ValueType, *, or_boolean: bool = True) -> None:
+        """Raise unless the value is a whole number."""
         dtype, shape = kind
         whole = jnp.issubdtype(dtype, jnp.integer) or (or_boolean and dtype == np.bool_)
         if shape != () or not whole:
@@ -97,8 +99,8 @@ class Line:
 
 
 @dataclasses.dataclass(frozen=True)
-class Iteration(Line):
-    """Of `log_iteration_async`."""
+class IterationLine(SolverLine):
+    """Line of `log_iteration_async`."""
 
     function = "log_iteration_async"
     decides = ("verbose", "iteration")
@@ -108,16 +110,16 @@ class Iteration(Line):
     def is_due(self, values: Mapping[str, Any]) -> Any:
         verbose, iteration = values["verbose"], values["iteration"]
         if isinstance(verbose, int):
-            return verbose >= 2 or (verbose == 1 and _is_tenth(iteration))
-        return (verbose >= 2) | ((verbose == 1) & _is_tenth(iteration))
+            return verbose >= 2 or (verbose == 1 and _is_multiple_of_ten(iteration))
+        return (verbose >= 2) | ((verbose == 1) & _is_multiple_of_ten(iteration))
 
     def __post_init__(self) -> None:
         if not isinstance(self.message, str):
             raise TypeError(
-                f"`{self.function}` takes a text as `message`, and got {self.message!r}."
+                f"`{self.function}` takes a string as `message`, and got {self.message!r}."
             )
 
-    def check(self, kinds: dict[str, Kind]) -> None:
+    def check(self, kinds: dict[str, ValueType]) -> None:
         self.check_count("iteration", kinds.pop("iteration"))
         for name in ("cost", "gradient_norm"):
             if name in kinds:
@@ -131,11 +133,13 @@ class Iteration(Line):
                 )
         if self.is_template:
             zeros = {name: np.zeros(shape, dtype)[()] for name, (dtype, shape) in kinds.items()}
-            self._filled(zeros)
+            self._fill_template(zeros)
 
-    def _filled(self, fields: Mapping[str, Any]) -> str:
+    def _fill_template(self, fields: Mapping[str, Any]) -> str:
         try:
-            return self.message.format(**{name: _shown(x) for name, x in fields.items()})
+            return self.message.format(
+                **{name: _to_template_value(x) for name, x in fields.items()}
+            )
         except (LookupError, ValueError, TypeError, AttributeError) as error:
             named = ", ".join(f"`{name}`" for name in fields)
             raise ValueError(
@@ -145,25 +149,27 @@ class Iteration(Line):
             ) from error
 
     def text(self, values: Mapping[str, Any], time: float | None) -> str:
-        fields = {name: x for name, x in values.items() if name not in _OF_ITERATION}
-        message = self._filled(fields) if self.is_template else self.message
+        fields = {name: x for name, x in values.items() if name not in _ITERATION_FIELDS}
+        message = self._fill_template(fields) if self.is_template else self.message
         parts = [
-            f"Optimization: iter={_count(values['iteration'])}",
-            *_numbers(values, {"cost": "cost", "gradient_norm": "‖∇f‖"}),
+            f"Optimization: iter={_format_count(values['iteration'])}",
+            *_format_numbers(values, {"cost": "cost", "gradient_norm": "‖∇f‖"}),
             *([message] if message else []),
         ]
         return " | ".join(parts)
 
-    def timed(self, clock: Clock, lane: Lane, values: Mapping[str, Any], at: float) -> None:
+    def update_clock(
+        self, clock: SolverClock, lane: Lane, values: Mapping[str, Any], at: float
+    ) -> None:
         clock.start(lane, float(values["iteration"]), at)
 
 
-_OF_ITERATION = ("iteration", "cost", "gradient_norm", "verbose")
+_ITERATION_FIELDS = ("iteration", "cost", "gradient_norm", "verbose")
 
 
 @dataclasses.dataclass(frozen=True)
-class Convergence(Line):
-    """Of `log_convergence_async`."""
+class ConvergenceLine(SolverLine):
+    """Line of `log_convergence_async`."""
 
     function = "log_convergence_async"
     decides = ("verbose",)
@@ -175,7 +181,7 @@ class Convergence(Line):
     def is_due(self, values: Mapping[str, Any]) -> Any:
         return values["verbose"] >= 1
 
-    def check(self, kinds: dict[str, Kind]) -> None:
+    def check(self, kinds: dict[str, ValueType]) -> None:
         for name, kind in kinds.items():
             if name == "iterations":
                 self.check_count(name, kind)
@@ -188,27 +194,29 @@ class Convergence(Line):
         took = float(values["time"]) if "time" in values else time
         parts = [
             f"Convergence: reason={self._reason(int(values.get('code', 0)))}",
-            f"iterations={_count(values['iterations'])}",
-            *_numbers(values, {"final_cost": "final_cost"}),
+            f"iterations={_format_count(values['iterations'])}",
+            *_format_numbers(values, {"final_cost": "final_cost"}),
             *([] if took is None else [f"time={took:.3f}s"]),
-            *_numbers(values, {"final_gradient_norm": "final_gradient_norm"}),
+            *_format_numbers(values, {"final_gradient_norm": "final_gradient_norm"}),
         ]
         return " | ".join(parts)
 
     def _reason(self, code: int) -> str:
         return self.reasons[code] if 0 <= code < len(self.reasons) else f"unknown code {code}"
 
-    def timed(self, clock: Clock, lane: Lane, values: Mapping[str, Any], at: float) -> float | None:
+    def update_clock(
+        self, clock: SolverClock, lane: Lane, values: Mapping[str, Any], at: float
+    ) -> float | None:
         return clock.stop(lane, at)
 
 
-def reasons_of(reason: str | Sequence[str], code: Any) -> tuple[str, ...]:
-    """All reasons, if they and the code fit together."""
+def validate_reasons(reason: str | Sequence[str], code: Any) -> tuple[str, ...]:
+    """Return all reasons as a tuple; raise if `code` does not fit them."""
     alone = isinstance(reason, str)
     texts: Any = (reason,) if alone else reason
     if not isinstance(texts, Sequence) or not all(isinstance(each, str) for each in texts):
         raise TypeError(
-            f"`log_convergence_async` takes a text or several as `reason`, and got {reason!r}."
+            f"`log_convergence_async` takes a string or several as `reason`, and got {reason!r}."
         )
     if alone != (code is None) or not texts:
         raise ValueError(
@@ -223,25 +231,25 @@ def reasons_of(reason: str | Sequence[str], code: Any) -> tuple[str, ...]:
     return tuple(texts)
 
 
-def _is_tenth(iteration: Any) -> Any:
+def _is_multiple_of_ten(iteration: Any) -> Any:
     if isinstance(iteration, (np.ndarray, np.generic)):
-        iteration = float(iteration)  # NumPy warns where it divides infinity
+        iteration = float(iteration)  # NumPy would warn about the remainder of infinity
     return iteration % 10 == 0
 
 
-def _count(x: Any) -> str:
+def _format_count(x: Any) -> str:
     """Format a number of iterations."""
     number = float(x)
     return str(int(x)) if number.is_integer() else f"{number:g}"
 
 
-def _numbers(values: Mapping[str, Any], names: Mapping[str, str]) -> list[str]:
-    """Format those values that are given; `names` maps each to its name in the line."""
+def _format_numbers(values: Mapping[str, Any], names: Mapping[str, str]) -> list[str]:
+    """Format the values that are given; `names` maps each to its label in the line."""
     return [f"{shown}={float(values[name]):.6e}" for name, shown in names.items() if name in values]
 
 
-def _shown(x: Any) -> Any:
-    """A value as templates show it: short, and with all the formats that Python's numbers have."""
+def _to_template_value(x: Any) -> Any:
+    """Convert a scalar to a type that prints briefly and supports Python's number formats."""
     if not isinstance(x, (np.generic, np.ndarray)) or x.shape != ():
         return x
     scalar = np.asarray(x)[()]

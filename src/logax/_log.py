@@ -1,22 +1,22 @@
-"""`log`, the one primitive, and the context that says whether anybody listens.
+"""`log`, its primitive, and the context that decides whether a call of `log` is bound.
 
-With no harvest active, `log` returns at once: nothing is bound, and the program is that of the same
-function without the call. A harvest (`spool`, ...) traces the user's function with the context on.
-The context is part of JAX's own trace cache key, so a function that was jitted and called before
-shows its logs to a later harvest, and is free again afterwards. It holds one constant for all
-harvests, never their options, since every distinct value would make JAX trace and compile anew.
-`live` has another one: under it a log leaves the program right where it is called.
+Without a harvest `log` returns at once: it binds nothing, and the compiled program is the same as
+without the call. A harvest (`spool`, `tap`, ...) traces the user's function with logs enabled. This
+context is part of JAX's trace cache key, so a function that was jitted and called before exposes
+its logs to a later harvest, and costs nothing again afterwards. All harvests share one constant as
+the context; if it held their options, JAX would retrace and recompile for each combination. `live`
+uses a second constant, under which a log leaves the program where it is called.
 
-Under a harvest one call binds one `log_p`: all leaves, then all steps, are its operands, and a
-`LogSpec` says what they are. It returns nothing, and carries the effect of `jax.debug.callback` so
-that differentiation, checkpointing and dead-code elimination keep it.
+Under a harvest one call binds one `log_p`. Its operands are all leaves, then all steps, and a
+`LogSpec` describes them. It has no results, and carries the effect of `jax.debug.callback`, so
+differentiation, `checkpoint` and dead-code elimination keep it.
 
-| under | a log |
+| transformation | effect on a log |
 | --- | --- |
-| `vmap` inside the harvest | gains the lane axis in front of each operand that varies with it |
-| `jvp`, `grad` | is of the primal values |
-| transposition, if it was of a tangent | has no value: it is left out, and said |
-| compilation, if no harvest saw it | is nothing |
+| `vmap` inside the harvest | each batched operand gets a leading lane axis |
+| `jvp`, `grad` | logs the primal values |
+| transposition | dropped with a warning: a tangent has no value there |
+| lowering without a harvest | lowers to nothing |
 """
 
 from __future__ import annotations
@@ -33,11 +33,16 @@ from jax.extend import core as jex
 from jax.interpreters import ad, batching, mlir
 
 from logax import _schedule
-from logax._compat import Array, Tree
-from logax._log_spec import LogSpec, entries_of, step_of
-from logax._support.arrays import lanes_first
-from logax._support.messages import caller, warn_user
-from logax._support.validation import as_names, as_text, one_boolean, warn_of_misspelling
+from logax._compat import CALLBACK_EFFECTS, Array, Tree
+from logax._log_spec import LogSpec, as_step_array, flatten_data
+from logax._support.arrays import move_lanes_first
+from logax._support.messages import caller_location, warn_user
+from logax._support.validation import (
+    validate_boolean,
+    validate_names,
+    validate_string,
+    warn_of_misspelling,
+)
 
 LOG_OPTIONS = ("every", "tags", "explicit", "prefix")
 Data = Mapping[str, Tree] | Callable[[], Mapping[str, Tree]]
@@ -53,114 +58,119 @@ def log(
     prefix: str = "",
     **steps: Any,
 ) -> None:
-    """Say something from inside a program, wherever it runs.
+    """Log values from inside a compiled program, or anywhere else.
 
-    What becomes of it is decided where the function is called: nothing, for free, or whatever a
-    harvest such as `logax.spool` does with it.
+    The caller of the function decides what happens to them. Without a harvest the call returns at
+    once and leaves no trace in the compiled program. A harvest such as `logax.spool`, `logax.tap`
+    or `logax.live` collects or streams the values.
 
     Args:
-      data: A mapping from non-empty strings to pytrees of arrays, numbers or typed PRNG keys, or a
-        function without arguments that returns one. The function is called only when something
-        harvests, and with `every` it runs inside the program only when due.
-      every: Log only when the step called `step` is due: a number n (every n-th step, starting
-        with 0), or a schedule.
-      tags: One or more words by which a harvest can choose this log.
-      explicit: Appear only in a harvest that chooses by name or tag.
-      prefix: Put literally in front of every key.
-      **steps: Named counters, each a scalar: `step=i, episode=e`. A name one letter away from an
-        option is a step too, with a warning.
+      data: Mapping from non-empty strings to pytrees of arrays, numbers or typed PRNG keys, or a
+        function without arguments that returns one. The function is called only under a harvest;
+        with `every`, the program evaluates it only at due steps.
+      every: Log only if the step named `step` is due: a number n for steps 0, n, 2n, ..., or a
+        schedule such as `logax.OnSteps([0, 10])`.
+      tags: One or more names by which a harvest can select this log.
+      explicit: If True, only harvests that select by name or tag include this log.
+      prefix: Text that is prepended literally to every key.
+      **steps: Named scalar counters, such as `step=i, episode=e`. A name one letter away from an
+        option is also a step, with a warning.
 
     Raises:
-      TypeError: A value is no array, a key no non-empty string, a step no scalar.
-      ValueError: `every` without a step called `step`.
+      TypeError: A value is not an array, a key is not a non-empty string, or a step is not a
+        scalar.
+      ValueError: `every` is given without a step named `step`.
 
-    Nothing is checked when nothing harvests: then the call returns at once, and nothing of it is in
-    the compiled program.
+    Arguments are validated only under a harvest.
+
+    Example:
+      `logax.log({"loss": loss, "grad": grads}, step=i, every=100)`
     """
     if _binding.value is None:
         return
-    site = caller()
+    site = caller_location()
     what = f"`log` at {site}"
-    tags, prefix = as_names("tags", tags, what) or (), as_text("prefix", prefix, what)
-    options = _Options(tags, explicit, prefix, site)
+    tags, prefix = validate_names("tags", tags, what) or (), validate_string("prefix", prefix, what)
+    options = _LogOptions(tags, explicit, prefix, site)
     warn_of_misspelling(f"{what}, among its steps,", steps, LOG_OPTIONS)
-    counters = {name: step_of(name, value, site) for name, value in steps.items()}
+    counters = {name: as_step_array(name, value, site) for name, value in steps.items()}
     if every is None:
         _bind(data, counters, options)
         return
     if "step" not in steps:
         raise ValueError(
-            f"`log(..., every={every!r})` at {site} goes by the step called `step`, and got "
-            f"{_listed(steps)}. Write `log(..., every={every!r}, step=i)`."
+            f"`log(..., every={every!r})` at {site} needs the step called `step`, and got "
+            f"{_format_steps(steps)}. Write `log(..., every={every!r}, step=i)`."
         )
-    schedule = _schedule.for_programs(every, f"`every` of the `log` at {site}")
+    schedule = _schedule.as_traceable_schedule(every, f"`every` of the `log` at {site}")
     step = steps["step"]
-    if hasattr(type(step), "__jax_array__") and not isinstance(
-        step, jax.Array
-    ):  # a variable of flax's
+    # For example a variable of flax.
+    if hasattr(type(step), "__jax_array__") and not isinstance(step, jax.Array):
         step = step.__jax_array__()
     if isinstance(step, jax.core.Tracer):
-        due = _one_answer(schedule, counters["step"], site)
+        due = _is_due(schedule, counters["step"], site)
         jax.lax.cond(due, lambda: _bind(data, counters, options, due), lambda: None)
         return
     with jax.ensure_compile_time_eval():
-        due = bool(_one_answer(schedule, np.asarray(step), site))
+        due = bool(_is_due(schedule, np.asarray(step), site))
     if due:
         _bind(data, counters, options)
 
 
-def _one_answer(schedule: _schedule.Schedule, step: Any, site: str) -> Any:
-    """Whether the step is due; the schedule may be the user's."""
+def _is_due(schedule: _schedule.Schedule, step: Any, site: str) -> Any:
+    """Return whether the step is due, checking the answer of a user-defined schedule."""
     what = f"`should_log` of {schedule!r}, given to the `log` at {site},"
-    return one_boolean(what, schedule.should_log(step), "Compare, as in `step % 10 == 0`.")
+    return validate_boolean(what, schedule.should_log(step), "Compare, as in `step % 10 == 0`.")
 
 
 @contextlib.contextmanager
-def listening(ledger: set[tuple[str, str]] | None = None) -> Iterator[None]:
-    """Trace with every `log` bound; `ledger` takes the key and the site of each one."""
-    before = getattr(_ledgers, "current", None)
-    _ledgers.current = ledger
+def enable_logs(bound_logs: set[tuple[str, str]] | None = None) -> Iterator[None]:
+    """Bind every `log` for a harvest, and add the key and site of each to the given set."""
+    before = getattr(_trace_state, "bound_logs", None)
+    _trace_state.bound_logs = bound_logs
     try:
-        with _bound_by(_bind_for_harvest):
+        with _push_layer(_bind_for_harvest):
             yield
     finally:
-        _ledgers.current = before
+        _trace_state.bound_logs = before
 
 
-def silence() -> contextlib.AbstractContextManager[None]:
-    """Trace with every `log` doing nothing."""
-    return _bound_by(None)
+def disable_logs() -> contextlib.AbstractContextManager[None]:
+    """Make every `log` do nothing, even under a harvest."""
+    return _push_layer(None)
 
 
 Bind = Callable[..., Any]
 
 
 class _Bindings(threading.local):
-    """The layers that bind the logs of this thread; the last one counts.
+    """Stack of layers that bind the logs of this thread; the last one is active.
 
-    The context is computed from the layers and not restored from a value saved on entry, so blocks
-    may end in any order. A harvest removes its own layer and all that began inside of it.
+    The context is computed from the stack rather than restored from a value saved on entry, so
+    bindings may end in any order. A harvest removes its layer and all layers above it.
     """
 
     def __init__(self) -> None:
         self.layers: list[_Layer] = []
 
     def update(self) -> None:
-        """Set the context that JAX's caches see to the last layer."""
+        """Set the context that JAX's caches see to that of the last layer."""
         bind = self.layers[-1].bind if self.layers else None
         if bind is not _binding.value:
-            # Entering sets it. Nothing is restored later, so an interrupt leaves nothing half done.
+            # Entering sets the value. It is never exited, so no interrupt restores an old one.
             _binding(bind).__enter__()
 
 
 @dataclasses.dataclass(eq=False)
 class _Layer:
+    """A function that binds logs (None drops them) and the open bindings that share it."""
+
     bind: Bind | None
-    blocks: set[object] = dataclasses.field(default_factory=set)
+    open_bindings: set[object] = dataclasses.field(default_factory=set)
 
 
 @contextlib.contextmanager
-def _bound_by(bind: Bind | None) -> Iterator[None]:
+def _push_layer(bind: Bind | None) -> Iterator[None]:
     layers = _bindings.layers
     layer = _Layer(bind)
     layers.append(layer)
@@ -168,73 +178,79 @@ def _bound_by(bind: Bind | None) -> Iterator[None]:
     try:
         yield
     finally:
-        del layers[layers.index(layer) :]  # blocks around it may have ended, and moved it
+        # Look up the index again: outer bindings may have ended since.
+        del layers[layers.index(layer) :]
         _bindings.update()
 
 
-def begin_block(bind: Bind) -> Callable[[], None]:
-    """Bind every `log` of this thread by `bind`, until the returned function is called.
+def begin_binding(bind: Bind) -> Callable[[], None]:
+    """Bind every `log` of this thread by `bind` until the returned function is called.
 
-    Blocks may overlap in any order. `bind` must be the same function each time. It gets the
-    operands, their `spec`, and `due`: None, or whether the log counts, for a log inside a `cond` of
-    which `vmap` may run both branches.
+    Bindings may overlap in any order. Pass the same function each time, because it is part of JAX's
+    cache key.
+
+    Args:
+      bind: Function of the operands, their `spec`, and `due`. `due` is None, or a boolean that is
+        False for a log that must be ignored: `vmap` may run both branches of the `cond` around it.
     """
     layers = _bindings.layers
     if not layers or layers[-1].bind is not bind:
         layers.append(_Layer(bind))
-    layer, block = layers[-1], object()
-    layer.blocks.add(block)
+    layer, token = layers[-1], object()
+    layer.open_bindings.add(token)
     _bindings.update()
 
     def end() -> None:
-        layer.blocks.discard(block)
-        if not layer.blocks and layer in layers:
+        layer.open_bindings.discard(token)
+        if not layer.open_bindings and layer in layers:
             layers.remove(layer)
         _bindings.update()
 
     return end
 
 
-def is_listening() -> bool:
-    """Whether a `log` called here would be bound."""
+def is_logging_enabled() -> bool:
+    """Return whether a `log` called on this thread would be bound."""
     return _binding.value is not None
 
 
-def is_harvested() -> bool:
-    """Whether a harvest is around: it sees what is bound here."""
+def is_inside_harvest() -> bool:
+    """Return whether a harvest traces on this thread and sees the logs that are bound."""
     return _binding.value is _bind_for_harvest
 
 
-def bind_again(operands: Sequence[Array], spec: LogSpec, due: Array | None = None) -> None:
-    """Bind what one harvest leaves, for whatever is around it."""
+def rebind_log(operands: Sequence[Array], spec: LogSpec, due: Array | None = None) -> None:
+    """Bind a log that a harvest did not take, for the enclosing harvest or `live`."""
     _binding.value(*operands, spec=spec, due=due)
 
 
 def _bind_for_harvest(*operands: Array, spec: LogSpec, due: Array | None) -> None:
-    # A harvest finds by itself what is due: it rebuilds the `cond` in which this is bound.
+    # A harvest needs no `due`: it rebuilds the `cond` around this equation.
     log_p.bind(*operands, spec=spec)
 
 
 @dataclasses.dataclass(frozen=True)
-class _Options:
+class _LogOptions:
     tags: tuple[str, ...]
     explicit: bool
     prefix: str
     site: str
 
 
-def _bind(data: Data, steps: dict[str, Array], options: _Options, due: Array | None = None) -> None:
+def _bind(
+    data: Data, steps: dict[str, Array], options: _LogOptions, due: Array | None = None
+) -> None:
     site = options.site
-    entries, operands = entries_of(data() if callable(data) else data, site, options.prefix)
+    entries, operands = flatten_data(data() if callable(data) else data, site, options.prefix)
     tags = tuple(sorted(set(options.tags)))
     spec = LogSpec(entries, tuple(steps), tags, options.explicit, site)
-    ledger = getattr(_ledgers, "current", None)
-    if ledger is not None and is_harvested():
-        ledger.update((entry.key, site) for entry in entries)
+    bound_logs = getattr(_trace_state, "bound_logs", None)
+    if bound_logs is not None and is_inside_harvest():
+        bound_logs.update((entry.key, site) for entry in entries)
     _binding.value(*operands, *steps.values(), spec=spec, due=due)
 
 
-def _listed(names: Any) -> str:
+def _format_steps(names: Any) -> str:
     return ", ".join(f"`{name}`" for name in names) or "none"
 
 
@@ -243,7 +259,7 @@ def _abstract(*_: Any, spec: LogSpec) -> tuple[list[Any], Any]:
 
 
 def _batch(args: Any, dims: Any, *, spec: LogSpec) -> tuple[list[Any], list[Any]]:
-    return log_p.bind(*lanes_first(args, dims), spec=spec), []
+    return log_p.bind(*move_lanes_first(args, dims), spec=spec), []
 
 
 def _jvp(primals: Any, tangents: Any, *, spec: LogSpec) -> tuple[list[Any], list[Any]]:
@@ -251,22 +267,22 @@ def _jvp(primals: Any, tangents: Any, *, spec: LogSpec) -> tuple[list[Any], list
 
 
 def _transpose(cotangents: Any, *args: Any, spec: LogSpec) -> list[None]:
-    ledger = getattr(_ledgers, "current", None)
-    if ledger is not None:  # said here, so it need not be missed
-        ledger.difference_update((entry.key, spec.site) for entry in spec.entries)
+    bound_logs = getattr(_trace_state, "bound_logs", None)
+    if bound_logs is not None:  # reported here, so the harvest must not report it as missing
+        bound_logs.difference_update((entry.key, spec.site) for entry in spec.entries)
     warn_user(
-        f"The `log` of {spec} is of a tangent. Reverse-mode differentiation never computes "
+        f"The `log` of {spec} logs a tangent. Reverse-mode differentiation never computes "
         "tangents, so it has no value there and is left out. Use `jax.jvp` to see it."
     )
     return [None] * len(args)
 
 
-# What a `log` is bound by: nothing, a harvest, or whatever streams with nothing wrapped. It is part
-# of the key of JAX's caches, so it must be one of a few constants.
+# Function that binds a `log`: None, that of a harvest, or that of `live`. It is part of the key of
+# JAX's caches, so it must be one of a few constants.
 _binding = jax.make_user_context(None)
 _bindings = _Bindings()
-_ledgers = threading.local()
-EFFECTS = jax.make_jaxpr(lambda: jax.debug.callback(lambda: None))().effects
+_trace_state = threading.local()
+EFFECTS = CALLBACK_EFFECTS  # differentiation, `checkpoint` and dead-code elimination keep them
 
 log_p = jex.Primitive("logax_log")  # `log` is JAX's logarithm
 log_p.multiple_results = True

@@ -1,8 +1,8 @@
-"""What one call of `log` says: its keys with their leaves, and its steps, as arrays.
+"""Flatten the arguments of one `log` call into arrays and a static description of them.
 
-All leaves of all keys, and then all steps, stand in one row of arrays; a `LogSpec` says what they
-are. What users give is turned into arrays here, or refused by an error that names the key and the
-line of the call. Typed PRNG keys travel as their bits.
+The arrays of all keys, then all steps, form one sequence that a `LogSpec` describes. User input is
+converted to arrays here, or rejected by an error that names the key and the line of the call. Typed
+PRNG keys are converted to their bits.
 """
 
 from __future__ import annotations
@@ -17,13 +17,19 @@ import numpy as np
 
 from logax._compat import Array, Tree
 from logax._logdict.logdict import leaf_name
-from logax._media import shown
-from logax._support.messages import received
+from logax._media import to_loggable
+from logax._support.messages import describe_value
 
 
 @dataclasses.dataclass(frozen=True)
-class Leaf:
-    """One array of a value: its name (`grad/layers/0/weight`), place and kind."""
+class LeafSpec:
+    """One array of a logged value.
+
+    Attributes:
+      name: Flat name, such as `grad/layers/0/weight`.
+      position: Index among the leaves of the logged pytree.
+      key_impl: Implementation of a typed PRNG key; None for other arrays.
+    """
 
     name: str
     position: int
@@ -31,15 +37,21 @@ class Leaf:
 
 
 @dataclasses.dataclass(frozen=True)
-class Entry:
-    """One key of a log: its structure and those of its leaves that are logged."""
+class KeySpec:
+    """One key of a log.
+
+    Attributes:
+      key: The key.
+      structure: Tree structure of the logged pytree.
+      leaves: Leaves that are logged, possibly not all of the structure.
+    """
 
     key: str
     structure: Any
-    leaves: tuple[Leaf, ...]
+    leaves: tuple[LeafSpec, ...]
 
     def value(self, leaves: Sequence[Any]) -> Tree:
-        """The logged pytree with these leaves; those that are not logged are None."""
+        """Rebuild the logged pytree from its logged leaves; all other leaves are None."""
         filled: list[Any] = [None] * self.structure.num_leaves
         for leaf, x in zip(self.leaves, leaves, strict=True):
             filled[leaf.position] = x
@@ -48,9 +60,17 @@ class Entry:
 
 @dataclasses.dataclass(frozen=True)
 class LogSpec:
-    """What the operands of one `log_p` mean: the leaves of each entry in turn, then the steps."""
+    """Static description of the operands of one `log_p`.
 
-    entries: tuple[Entry, ...]
+    Attributes:
+      entries: Keys in order. Their leaves are the first operands.
+      steps: Step names in order. Their values are the last operands.
+      tags: Sorted tags.
+      explicit: True if only harvests that select by name or tag include this log.
+      site: File and line of the call.
+    """
+
+    entries: tuple[KeySpec, ...]
     steps: tuple[str, ...]
     tags: tuple[str, ...]
     explicit: bool
@@ -60,19 +80,30 @@ class LogSpec:
         return f"{', '.join(entry.key for entry in self.entries)} at {self.site}"
 
 
-def array_entry(key: str) -> Entry:
-    """What is logged under a key, where that is one array."""
-    return Entry(key, ONE_ARRAY, (Leaf(key, 0),))
+def single_array_spec(key: str) -> KeySpec:
+    """Return the description of a key whose value is one array."""
+    return KeySpec(key, SINGLE_ARRAY, (LeafSpec(key, 0),))
 
 
-def entries_of(
+def flatten_data(
     data: Any, site: str, prefix: str = "", on_host: bool = False
-) -> tuple[tuple[Entry, ...], list[Array]]:
-    """What is logged, and all its arrays; those that are not JAX's stay on the host if they may."""
+) -> tuple[tuple[KeySpec, ...], list[Array]]:
+    """Return the description of each key of a `log` call, and the arrays of all keys in order.
+
+    Args:
+      data: The mapping that the user passed.
+      site: File and line of the call, for errors.
+      prefix: Text to prepend to every key.
+      on_host: Whether to keep values that are not JAX arrays as NumPy arrays.
+
+    Raises:
+      TypeError: `data` is not a mapping, a key is not a non-empty string, or a value is not an
+        array.
+    """
     if not isinstance(data, Mapping):
         raise TypeError(
             f"`log` at {site} takes a mapping from names to values, or a function that returns "
-            f'one, and got {received(data)}. Write `log({{"name": value}})`.'
+            f'one, and got {describe_value(data)}. Write `log({{"name": value}})`.'
         )
     operands: list[Array] = []
     entries = []
@@ -82,16 +113,18 @@ def entries_of(
                 f"`log` at {site} takes keys that are non-empty strings, and got {key!r}. "
                 f'Write `log({{"name": value}})`.'
             )
-        entry, arrays = entry_of(prefix + key, value, site, on_host)
+        entry, arrays = flatten_value(prefix + key, value, site, on_host)
         entries.append(entry)
         operands += arrays
     return tuple(entries), operands
 
 
-def entry_of(key: str, value: Tree, site: str, on_host: bool = False) -> tuple[Entry, list[Array]]:
-    """What is logged under one key, and its arrays."""
+def flatten_value(
+    key: str, value: Tree, site: str, on_host: bool = False
+) -> tuple[KeySpec, list[Array]]:
+    """Return the description of one key and its arrays."""
     try:
-        value = jax.tree.map(shown, value)
+        value = jax.tree.map(to_loggable, value)
     except (TypeError, ValueError) as error:
         raise TypeError(f"`log` at {site} cannot show `{key}`: {error}") from error
     paths, structure = jax.tree_util.tree_flatten_with_path(value)
@@ -105,18 +138,18 @@ def entry_of(key: str, value: Tree, site: str, on_host: bool = False) -> tuple[E
         if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
             impl = str(jax.random.key_impl(array))
             array = jax.random.key_data(array)
-        leaves.append(Leaf(name, position, impl))
+        leaves.append(LeafSpec(name, position, impl))
         arrays.append(array)
-    return Entry(key, structure, tuple(leaves)), arrays
+    return KeySpec(key, structure, tuple(leaves)), arrays
 
 
-def step_of(name: str, value: Any, site: str, on_host: bool = False) -> Array:
-    """A step as an array, or an error that names it."""
+def as_step_array(name: str, value: Any, site: str, on_host: bool = False) -> Array:
+    """Convert a step to a scalar array, or raise a `TypeError` that names it."""
     what = f"`log` at {site}"
     if value is None or isinstance(value, str):
         raise TypeError(
-            f"{what} takes steps that are scalar numbers, and got {received(value)} for the step "
-            f"`{name}`. Words by which to choose a log are its `tags`."
+            f"{what} takes steps that are scalar numbers, and got {describe_value(value)} for the "
+            f"step `{name}`. To select a log by name, give it `tags`."
         )
     as_array = _host_array if on_host else _array
     array = as_array(value, what, f"for the step `{name}`")
@@ -131,7 +164,7 @@ def step_of(name: str, value: Any, site: str, on_host: bool = False) -> Array:
 
 
 def _array(leaf: Any, what: str, where: str) -> Array:
-    """The leaf as an array that JAX can carry, or an error that names it."""
+    """Convert a leaf to a JAX array, or raise a `TypeError` that names it."""
     if isinstance(leaf, jax.Array):
         return leaf
     numeric = isinstance(leaf, _NUMERIC)
@@ -140,22 +173,22 @@ def _array(leaf: Any, what: str, where: str) -> Array:
             with np.errstate(over="ignore"):  # checked below
                 array = jnp.asarray(leaf)
         except (TypeError, ValueError, OverflowError) as error:
-            raise TypeError(f"{what} got {received(leaf)} {where}: {error}") from error
+            raise TypeError(f"{what} got {describe_value(leaf)} {where}: {error}") from error
         given = np.asarray(leaf) if numeric else array
         if array.dtype != given.dtype:
             _check_fits(given, array.dtype, what, where)
         return array
     raise TypeError(
         f"{what} takes arrays, numbers and PRNG keys, or pytrees of them, and got "
-        f"{received(leaf)} {where}. Turn it into a number, or leave it out; of an equinox module "
-        "log `eqx.filter(module, eqx.is_array)`."
+        f"{describe_value(leaf)} {where}. Convert it to a number, or leave it out; for an equinox "
+        "module log `eqx.filter(module, eqx.is_array)`."
     )
 
 
 def _host_array(leaf: Any, what: str, where: str) -> Any:
-    """The same for what stays on the host, where nothing need be rounded."""
+    """Convert a leaf to a NumPy array, which keeps 64 bits, or fall back to `_array`."""
     numeric = isinstance(leaf, _NUMERIC)
-    if numeric and not isinstance(leaf, np.ma.MaskedArray):  # whose mask would be lost
+    if numeric and not isinstance(leaf, np.ma.MaskedArray):  # its mask would be lost
         array = np.array(leaf)
         if array.dtype.kind in "biufc" or jnp.issubdtype(array.dtype, np.number):
             return array
@@ -163,7 +196,11 @@ def _host_array(leaf: Any, what: str, where: str) -> Any:
 
 
 def _check_fits(given: Any, dtype: Any, what: str, where: str) -> None:
-    """JAX keeps 32 bits unless told otherwise: rounding is its way, but no number may change."""
+    """Raise a `TypeError` if the narrower dtype of JAX changes more than the precision.
+
+    Without `jax_enable_x64` JAX keeps 32 bits. Rounded floats are expected; integers that change
+    and floats that overflow are errors.
+    """
     with np.errstate(over="ignore"):
         kept = given.astype(dtype)
     rounded = jnp.issubdtype(dtype, jnp.inexact)
@@ -177,4 +214,4 @@ def _check_fits(given: Any, dtype: Any, what: str, where: str) -> None:
 
 
 _NUMERIC = (bool, int, float, complex, np.generic, np.ndarray)
-ONE_ARRAY = jax.tree.structure(0)
+SINGLE_ARRAY = jax.tree.structure(0)

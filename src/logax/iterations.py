@@ -1,34 +1,34 @@
-"""Iterative solvers that say how they get on: `log_iteration_async` and `log_convergence_async`.
+"""Log the iterations of a solver: `log_iteration_async` and `log_convergence_async`.
 
-Each call is two things.
+Each call makes a record and a line.
 
-A record: a `logax.log` with the tag "iteration", for whatever harvest is around, at every
-iteration, whatever the verbosity. Without a harvest it is nothing.
+The record is a `logax.log` with the tag "iteration", at every call and with any verbosity. Without
+a harvest it does nothing.
 
     log_iteration_async     step=iteration   cost, gradient_norm, the fields
     log_convergence_async   step=iterations  iterations, final_cost, final_gradient_norm,
-                                             time and code where they are given
+                                             and time and code if given
 
-A line: sent at INFO to the logger `logging.getLogger("logax.iterations")`, harvest or not, as far
-as `verbose` lets it through. `logax.flush()` waits for all lines.
+The line goes to `logging.getLogger("logax.iterations")` at level INFO, with or without a harvest,
+if `verbose` allows it. `logax.flush()` waits for all lines.
 
-- Python and NumPy numbers outside of traces: the line is logged before the call returns; if others
-  wait, after them.
+- Python and NumPy numbers outside of traces: the line is logged before the call returns, unless
+  earlier lines are still waiting; then after them.
 - Device arrays outside of traces: the call does not wait for them. It copies them on the device,
-  since they may be donated next, and the line is logged once they are computed.
-- Inside a trace: the program sends what the line needs, and only if `verbose` asks for it. The
-  level of the logger does not matter to the program.
+  since they may be donated next, and the line is logged when they are computed.
+- Inside a trace: the program sends the values of the line, if `verbose` allows it. The level of the
+  logger does not change the program.
 
-Under `vmap` each lane has a line of its own that ends with ` | lane=3`; under nested ones with
+Under `vmap` each lane logs a separate line that ends with ` | lane=3`; under nested `vmap`s with
 ` | lane=0,3`, outermost first.
 
-Lines come from JAX's programs as they are: a part that runs twice, as in `checkpoint` under `grad`,
-says its line twice; under `vmap`, JAX runs the body of a `while_loop` for finished lanes too, and
-both branches of a `cond`. A traced `verbose` that is 0 there silences them.
+Lines follow the execution of JAX's programs: code that runs twice, as in `checkpoint` under `grad`,
+logs its line twice. Under `vmap`, JAX runs the body of a `while_loop` for finished lanes too, and
+both branches of a `cond`; a traced `verbose` of 0 silences these.
 
-A time that is not given is measured on the host, from the arrival of the first line of an iteration
-since the last convergence, or since iterations began again. There is one such clock for each lane;
-a convergence outside of `vmap` takes the earliest of them and stops all.
+A time that is not given is measured on the host, from the first line of an iteration since the last
+convergence, or since the iteration numbers started over. Each lane has a clock; a convergence
+outside of `vmap` uses the earliest start and stops all clocks.
 """
 
 from __future__ import annotations
@@ -45,18 +45,26 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from logax._compat import Array, outside_of_traces
-from logax._delivery.control import before_flush
-from logax._delivery.errors import DeliveryError, troubles
-from logax._delivery.packet import Parcel
-from logax._delivery.routes import Route, record
-from logax._delivery.unordered import deliver_soon, send
+from logax._compat import Array, is_outside_traces
+from logax._delivery.control import register_flush_hook
+from logax._delivery.errors import DeliveryError, delivery_errors
+from logax._delivery.packet import Packet
+from logax._delivery.routes import CallbackRoute, record
+from logax._delivery.unordered import queue_packet, send_record
 from logax._delivery.worker import Worker, worker
-from logax._iteration_lines import Clock, Convergence, Iteration, Kind, Lane, Line, reasons_of
-from logax._log import is_listening, log
-from logax._log_spec import LogSpec, array_entry
-from logax._support.arrays import copies_of
-from logax._support.messages import caller, described, received
+from logax._iteration_lines import (
+    ConvergenceLine,
+    IterationLine,
+    Lane,
+    SolverClock,
+    SolverLine,
+    ValueType,
+    validate_reasons,
+)
+from logax._log import is_logging_enabled, log
+from logax._log_spec import LogSpec, single_array_spec
+from logax._support.arrays import copy_arrays
+from logax._support.messages import caller_location, describe_error, describe_value
 from logax._support.validation import warn_of_misspelling
 
 __all__ = ["is_jax_array", "log_convergence_async", "log_iteration_async"]
@@ -70,35 +78,41 @@ def log_iteration_async(
     verbose: Any = 0,
     **fields: Any,
 ) -> None:
-    """Say how far an iterative solver is, without waiting for the device.
+    """Log one iteration of a solver, without waiting for the device.
 
-    The line is `Optimization: iter=12 | cost=1.234560e-03 | ‖∇f‖=5.670000e-09 | message`.
+    It works inside and outside of compiled functions, and under `vmap`. The values become a record
+    with the tag "iteration" for the harvest around the call, and a line of the standard `logging`,
+    from the logger "logax.iterations" at level INFO:
+
+        Optimization: iter=12 | cost=1.234560e-03 | ‖∇f‖=5.670000e-09 | message
+
+    `logax.flush()` waits for all lines.
 
     Args:
-      iteration: Its number, an integer or a float.
-      cost: The value that is minimised, a real scalar. None leaves it out of line and record.
-      gradient_norm: The norm of its gradient, a real scalar. None leaves it out as well.
-      message: The end of the line, if any. With `fields` it is a template for them,
-        `"step={step:.3e}"`; without, it is taken literally, braces and all.
-      verbose: 0 shows no line, 1 those of iterations 0, 10, 20, ..., 2 and more all of them. May be
-        traced. The record is not affected.
-      **fields: Numbers and arrays for the template, and for the record.
+      iteration: Number of the iteration, an integer or a float.
+      cost: Value that is minimised, a real scalar. None leaves it out of the line and the record.
+      gradient_norm: Norm of its gradient, a real scalar, or None.
+      message: End of the line. With `fields` it is a template for them, such as
+        `"step={step:.3e}"`; without fields it is literal text, including braces.
+      verbose: 0 for no line, 1 for a line at iterations 0, 10, 20, ..., 2 or more for a line at
+        every iteration. May be traced. It does not affect the record.
+      **fields: Numbers and arrays for the template and the record.
 
     Raises:
-      TypeError: A value is not of the kind above.
-      ValueError: `message` is no template for the fields. Nothing is checked at verbosity 0.
+      TypeError: If a value is not of the type above. Not checked with a `verbose` of 0.
+      ValueError: If `message` is not a template for the fields. Not checked with a `verbose` of 0.
     """
     if fields:
         warn_of_misspelling("`log_iteration_async`, among its fields,", fields, _OPTIONS)
     iteration = _as_integer(iteration)
     own = _without_none({"cost": cost, "gradient_norm": gradient_norm})
-    if is_listening():
+    if is_logging_enabled():
         log({**own, **fields}, tags="iteration", step=iteration)
     if type(verbose) is not int or verbose != 0:
         message = "" if message is None else message
-        made = _iteration if isinstance(message, str) else Iteration
-        line = made(message, bool(fields))
-        _say(line, {"verbose": _as_integer(verbose), "iteration": iteration, **own, **fields})
+        make_line = _cached_iteration_line if isinstance(message, str) else IterationLine
+        line = make_line(message, bool(fields))
+        _emit(line, {"verbose": _as_integer(verbose), "iteration": iteration, **own, **fields})
 
 
 def log_convergence_async(
@@ -111,24 +125,30 @@ def log_convergence_async(
     *,
     code: Any = None,
 ) -> None:
-    """Say how an iterative solver ended, without waiting for the device.
+    """Log the end of an iterative solver, without waiting for the device.
 
-    The line is `Convergence: reason=... | iterations=42 | final_cost=1.230000e-10 | time=2.456s |
-    final_gradient_norm=5.670000e-09`.
+    It works inside and outside of compiled functions, and under `vmap`. The values become a record
+    with the tag "iteration" for the harvest around the call, and a line of the standard `logging`,
+    from the logger "logax.iterations" at level INFO:
+
+        Convergence: reason=... | iterations=42 | final_cost=1.230000e-10 | time=2.456s |
+        final_gradient_norm=5.670000e-09
+
+    `logax.flush()` waits for all lines.
 
     Args:
-      reason: Why it ended; or several reasons, of which `code` chooses one.
-      iterations: How many there were, an integer or a float.
-      final_cost: The cost at the end, a real scalar. None leaves it out of line and record.
-      time_sec: How long it took, in seconds; None to measure it on the host, since the first
-        iteration that showed a line. If none did, the line has no time.
-      final_gradient_norm: The norm of the gradient at the end, a real scalar, or None.
-      verbose: 0 shows no line. May be traced. The record is not affected.
-      code: The index of the reason, a whole number or a boolean, traced or not.
+      reason: Reason for the end; or a sequence of reasons, of which `code` selects one.
+      iterations: Number of iterations, an integer or a float.
+      final_cost: Cost at the end, a real scalar. None leaves it out of the line and the record.
+      time_sec: Duration in seconds; None to measure it on the host, from the first iteration that
+        had a line. If none had one, the line has no time.
+      final_gradient_norm: Norm of the gradient at the end, a real scalar, or None.
+      verbose: 0 for no line. May be traced. It does not affect the record.
+      code: Index of the reason, a whole number or a boolean; may be traced.
 
     Raises:
-      TypeError: A value is not of the kind above.
-      ValueError: `code` and `reason` do not fit together.
+      TypeError: If a value is not of the type above.
+      ValueError: If `code` does not fit `reason`.
     """
     iterations = _as_integer(iterations)
     values = _without_none(
@@ -142,11 +162,14 @@ def log_convergence_async(
     )
     log(values, tags="iteration", step=iterations)
     if type(verbose) is not int or verbose != 0:
-        _say(Convergence(reasons_of(reason, code)), {"verbose": _as_integer(verbose), **values})
+        _emit(
+            ConvergenceLine(validate_reasons(reason, code)),
+            {"verbose": _as_integer(verbose), **values},
+        )
 
 
 def is_jax_array(x: Any) -> TypeGuard[jax.Array]:
-    """Whether `x` is an array or a tracer of JAX; NumPy arrays and Python numbers are not."""
+    """Return True if `x` is a JAX array or tracer, and False for NumPy arrays and numbers."""
     return isinstance(x, jax.Array)
 
 
@@ -162,13 +185,14 @@ def _without_none(values: dict[str, Any]) -> dict[str, Any]:
     return {name: x for name, x in values.items() if x is not None}
 
 
-def _say(line: Line, values: dict[str, Any]) -> None:
-    traced = not outside_of_traces()
+def _emit(line: SolverLine, values: dict[str, Any]) -> None:
+    """Validate the values, and log the line now, later, or from inside the program."""
+    traced = not is_outside_traces()
     if not (traced or _logger.isEnabledFor(logging.INFO)):
         return
     arrays, kinds = [], []
     for name, x in values.items():
-        kind = _OF_PYTHON.get(type(x))
+        kind = _PYTHON_TYPES.get(type(x))
         if kind is None:
             if not isinstance(x, _ARRAYS):
                 values[name] = x = _as_array(line, name, x)
@@ -177,67 +201,71 @@ def _say(line: Line, values: dict[str, Any]) -> None:
                 traced = traced or isinstance(x, _Tracer)
             kind = x.dtype, x.shape
         kinds.append(kind)
-    size = _checked(line, tuple(values), tuple(kinds))
+    size = _validate_and_measure(line, tuple(values), tuple(kinds))
     if traced:
-        _send(line, values)
+        _send_from_program(line, values)
     elif not any(name in arrays for name in line.decides) and not line.is_due(values):
         return
     elif arrays:
         _send_copies(line, values, arrays, size)
     else:
-        _write_in_turn(line, values)
+        _write_in_order(line, values)
 
 
-def _as_array(line: Line, name: str, x: Any) -> Array:
+def _as_array(line: SolverLine, name: str, x: Any) -> Array:
     if hasattr(type(x), "__jax_array__"):
         return x.__jax_array__()
     raise TypeError(
-        f"`{line.function}` takes numbers and arrays, and got {received(x)} for "
-        f"`{line.parameter(name)}`. A text belongs into the message."
+        f"`{line.function}` takes numbers and arrays, and got {describe_value(x)} for "
+        f"`{line.parameter(name)}`. Put text into the message."
     )
 
 
 @functools.lru_cache(maxsize=1024)
-def _checked(line: Line, names: tuple[str, ...], kinds: tuple[Kind, ...]) -> int:
-    """How many bytes such values are, if they make a line."""
+def _validate_and_measure(
+    line: SolverLine, names: tuple[str, ...], kinds: tuple[ValueType, ...]
+) -> int:
+    """Return the size of these values in bytes; raise if they do not make a line."""
     line.check(dict(zip(names, kinds, strict=True)))
-    return _SIZE + sum(math.prod(shape) * int(dtype.itemsize) for dtype, shape in kinds)
+    return _LINE_BYTES + sum(math.prod(shape) * int(dtype.itemsize) for dtype, shape in kinds)
 
 
-def _send(line: Line, values: Mapping[str, Any]) -> None:
-    """From inside a program, if due."""
+def _send_from_program(line: SolverLine, values: Mapping[str, Any]) -> None:
+    """Send the values from inside a program, if the line is due."""
     due = line.is_due(values)
     gated = isinstance(due, jax.Array)
     if not (gated or due):
         return
     shown = {name: jnp.asarray(x) for name, x in values.items() if name != "verbose"}
-    spec = LogSpec(tuple(map(array_entry, shown)), (), ("iteration",), False, caller())
-    operands, take = list(shown.values()), _Arrival(line)
+    spec = LogSpec(
+        tuple(map(single_array_spec, shown)), (), ("iteration",), False, caller_location()
+    )
+    operands, take = list(shown.values()), _LineReceiver(line)
     if gated:
-        # Under `vmap` the `cond` may run for lanes that are not due; the gate is for them.
-        jax.lax.cond(due, lambda: send(spec, operands, take, due), lambda: None)
+        # Under `vmap` the `cond` may run for lanes that are not due; the gate drops those.
+        jax.lax.cond(due, lambda: send_record(spec, operands, take, due), lambda: None)
     else:
-        send(spec, operands, take)
+        send_record(spec, operands, take)
 
 
 @dataclasses.dataclass(frozen=True)
-class _Arrival:
-    """Takes what the program sends for a line."""
+class _LineReceiver:
+    """Receives the values that a program sends for a line."""
 
-    line: Line
+    line: SolverLine
 
-    def __call__(self, parcel: Parcel) -> None:
+    def __call__(self, packet: Packet) -> None:
         if not _logger.isEnabledFor(logging.INFO):
             return
-        writer = _Writer(self.line, _now())
-        deliver_soon(parcel, Route(writer, "split", "raise"))
+        writer = _LineWriter(self.line, _now())
+        queue_packet(packet, CallbackRoute(writer, "split", "raise"))
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class _Writer:
-    """Writes what arrived; all of them are one culprit if the logger raises."""
+class _LineWriter:
+    """Writes a line that arrived. All compare equal, so that their errors are reported as one."""
 
-    line: Line = dataclasses.field(compare=False)
+    line: SolverLine = dataclasses.field(compare=False)
     at: float = dataclasses.field(compare=False)
 
     def __call__(self, one: record) -> None:
@@ -247,73 +275,73 @@ class _Writer:
         return f'logging.getLogger("{__name__}")'
 
 
-def _write_in_turn(line: Line, values: Mapping[str, Any]) -> None:
+def _write_in_order(line: SolverLine, values: Mapping[str, Any]) -> None:
     at = _now()
     if _fetcher.is_done() and worker.is_done():
         _write(line, values, (), at)
     else:
-        _fetcher.put(_SIZE, _hand_on, line, values, at)
+        _fetcher.put(_LINE_BYTES, _enqueue_write, line, values, at)
 
 
-def _send_copies(line: Line, values: dict[str, Any], names: Sequence[str], size: int) -> None:
-    """From the device, whenever it is there."""
+def _send_copies(line: SolverLine, values: dict[str, Any], names: Sequence[str], size: int) -> None:
+    """Enqueue a line with device arrays, without waiting for them."""
     arrays = [values.pop(name) for name in names]
     for x in arrays:
         if not (x.is_ready() and x.platform() == "cpu" and x.is_fully_addressable):
             break
-    else:  # taking them is no more than reading them
+    else:  # reading them now is as cheap as a copy
         _fetcher.put(size, _fetch, line, values, names, [np.array(x) for x in arrays], _now())
         return
-    _fetcher.put(size, _fetch, line, values, names, copies_of(arrays))
+    _fetcher.put(size, _fetch, line, values, names, copy_arrays(arrays))
 
 
 def _fetch(
-    line: Line,
+    line: SolverLine,
     values: dict[str, Any],
     names: Sequence[str],
     copies: Sequence[Array],
     at: float | None = None,
 ) -> None:
-    """Wait for numbers, unless they were there already at some time, and hand them on.
+    """Wait for the arrays, and enqueue the line. With `at`, they are on the host since that time.
 
-    The worker must not: what it waits for may be of a program that waits for the worker.
+    The delivery worker must not wait for them: the program that computes them may wait for it.
     """
     try:
         arrays = copies if at is not None else jax.device_get(copies)
-    except BaseException as error:  # noqa: BLE001 - whatever the computation raises
-        _failed("The values of a line could not be computed", error)
+    except BaseException as error:  # noqa: BLE001 - the computation may raise anything
+        _report_failure("The values of a line could not be computed", error)
         return
     values.update(zip(names, arrays, strict=True))
     if line.is_due(values):
-        _hand_on(line, values, _now() if at is None else at)
+        _enqueue_write(line, values, _now() if at is None else at)
 
 
-def _hand_on(line: Line, values: Mapping[str, Any], at: float) -> None:
+def _enqueue_write(line: SolverLine, values: Mapping[str, Any], at: float) -> None:
     if worker.is_done():
         _write_safely(line, values, at)
-    elif not worker.put(_SIZE, _write_safely, line, values, at):
-        troubles.dropped(f"the lines of `{__name__}`", 1)
+    elif not worker.put(_LINE_BYTES, _write_safely, line, values, at):
+        delivery_errors.count_dropped(f"the lines of `{__name__}`", 1)
 
 
-def _write_safely(line: Line, values: Mapping[str, Any], at: float) -> None:
+def _write_safely(line: SolverLine, values: Mapping[str, Any], at: float) -> None:
     try:
         _write(line, values, (), at)
-    except BaseException as error:  # noqa: BLE001 - whatever a handler raises
-        _failed("A handler or filter raised", error)
+    except BaseException as error:  # noqa: BLE001 - a handler may raise anything
+        _report_failure("A handler or filter raised", error)
 
 
-def _write(line: Line, values: Mapping[str, Any], lane: Lane, at: float) -> None:
-    """Log a line that arrived at this time."""
+def _write(line: SolverLine, values: Mapping[str, Any], lane: Lane, at: float) -> None:
+    """Log a line that arrived at time `at`."""
     if not _logger.isEnabledFor(logging.INFO):
         return
-    text = line.text(values, line.timed(_clock, lane, values, at))
+    text = line.text(values, line.update_clock(_clock, lane, values, at))
     _logger.info(text + (f" | lane={','.join(map(str, lane))}" if lane else ""))
 
 
-def _failed(what: str, error: BaseException) -> None:
-    failure = DeliveryError(f"{what}, for `{__name__}`: {described(error)}")
+def _report_failure(what: str, error: BaseException) -> None:
+    failure = DeliveryError(f"{what}, for `{__name__}`: {describe_error(error)}")
     failure.__cause__ = error
-    troubles.failed(__name__, failure)
+    delivery_errors.add(__name__, failure)
 
 
 def _await_fetches(deadline: float | None) -> bool:
@@ -323,11 +351,11 @@ def _await_fetches(deadline: float | None) -> bool:
 _OPTIONS = ("message", "verbose")
 _Tracer = jax.core.Tracer
 _ARRAYS = (jax.Array, np.ndarray, np.generic)
-_OF_PYTHON = {kind: (np.asarray(kind()).dtype, ()) for kind in (bool, int, float, complex)}
-_SIZE = 512  # bytes, about what a line holds
-_iteration = functools.lru_cache(maxsize=1024)(Iteration)  # making one takes a while
+_PYTHON_TYPES = {kind: (np.asarray(kind()).dtype, ()) for kind in (bool, int, float, complex)}
+_LINE_BYTES = 512  # approximate memory of a waiting line
+_cached_iteration_line = functools.lru_cache(maxsize=1024)(IterationLine)
 _now = time.monotonic
 _logger = logging.getLogger(__name__)
-_clock = Clock()
+_clock = SolverClock()
 _fetcher = Worker()
-before_flush(_await_fetches)
+register_flush_hook(_await_fetches)

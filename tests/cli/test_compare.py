@@ -94,7 +94,7 @@ def test_one_run_is_not_enough(call: Call, store: Path) -> None:
     assert call("compare", "first", "--path", store) == (
         1,
         "",
-        "logax compare: to compare takes two runs or more, and first means one: first. Give "
+        "logax compare: two runs or more are needed, and first selects one: first. Give "
         "another, or a glob of names such as 'lr-*'.\n",
     )
 

@@ -86,7 +86,7 @@ def test_an_extra_may_come_in_another_package_or_in_none(
     facts.write_text("Metadata-Version: 2.1\nName: slim-skinny\nVersion: 1.2\n")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(checks, "EXTRAS", {"a": ("lonely", "one"), "b": ("slim", "two")})
-    assert checks.extras() == [
+    assert checks.check_extras() == [
         ("extras", "a", "ok", "installed  for one", ""),
         ("extras", "b", "ok", "1.2  for two", ""),
     ]
@@ -98,7 +98,7 @@ def test_records_that_come_back_different_are_shown(monkeypatch: pytest.MonkeyPa
         return 3.0
 
     monkeypatch.setattr(checks, "_program", program)
-    assert checks.tap() == (
+    assert checks.check_tap() == (
         "works here",
         "tap",
         "fails",
@@ -122,7 +122,7 @@ def test_records_that_come_back_different_are_shown(monkeypatch: pytest.MonkeyPa
     ],
 )
 def test_versions_of_jax_that_are_not_tested_are_told(version: str, status: str, mend: str) -> None:
-    assert checks.jax_version(version) == ("versions", "JAX", status, version, mend)
+    assert checks.check_jax_version(version) == ("versions", "JAX", status, version, mend)
 
 
 def test_where_no_runs_can_be_written_it_fails(

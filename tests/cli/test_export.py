@@ -291,7 +291,7 @@ def test_a_file_is_replaced_only_by_force(call: Call, store: Path, tmp_path: Pat
     file = tmp_path / "x.csv"
     file.write_text("mine")
     arguments = ["export", "first", "hits", "--to", "csv", "-o", file, "--path", store]
-    said = f"logax export: {file} is there already: `--force` replaces it.\n"
+    said = f"logax export: {file} already exists: `--force` replaces it.\n"
     assert call(*arguments) == (1, "", said)
     assert file.read_text() == "mine"
     assert call(*arguments, "--force") == (0, "", "")
@@ -461,7 +461,7 @@ def test_npz_takes_one_run_at_a_time(
     assert call("export", "seeds", "--to", "npz", "-o", file, "--path", store) == (
         1,
         "",
-        "logax export: npz takes one run at a time, and 3 are meant: name one of them, such as "
+        "logax export: npz takes one run at a time, and 3 are selected: name one of them, such as "
         f"seeds-2 ({ids['seeds-2']}), or write `--to csv`, jsonl or parquet.\n",
     )
     assert not file.exists()

@@ -116,7 +116,7 @@ def test_a_folder_that_is_not_there_is_told(
     assert call("ls") == (
         1,
         "",
-        "logax ls: there is no folder runs. Give the one that was given to `SaveLogger`: "
+        "logax ls: there is no folder runs. Give the folder of `SaveLogger`: "
         "`logax ls PATH`, and `--path PATH` for every command.\n",
     )
 
@@ -141,7 +141,7 @@ def test_a_damaged_file_beside_others_is_a_warning(call: Call, saved: Callable[.
 def test_a_limit_that_is_none_is_a_mistake_in_use(call: Call, store: Path, number: str) -> None:
     ended = call("ls", store, f"--limit={number}")
     assert (ended.status, ended.out) == (2, "")
-    assert f"argument --limit: '{number}' is no whole number of 0 or more" in ended.err
+    assert f"argument --limit: '{number}' is not an integer of 0 or more" in ended.err
 
 
 def test_keys_that_were_logged_together_are_one_record_whichever_came_first(

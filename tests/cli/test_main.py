@@ -103,6 +103,19 @@ def test_a_reader_that_is_gone_from_the_beginning_is_no_error(start: Start, stor
     assert program.wait(60) == 0
 
 
+def test_help_imports_neither_jax_nor_numpy() -> None:
+    program = (
+        "import sys\n"
+        "from logax._cli import main\n"
+        "main(['--help'])\n"
+        "print('heavy', sorted({'jax', 'numpy'} & {*sys.modules}))"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert ended.stdout.splitlines()[-1] == "heavy []"
+
+
 def test_to_read_starts_no_accelerator(store: Path) -> None:
     program = (
         "import sys, jax\n"

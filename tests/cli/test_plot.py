@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import logax
-from logax._cli.plot import Curves, Line, figure_of, together
+from logax._cli.plot import Curve, CurveGroup, align_curves, figure_of
 
 Call = Callable[..., Any]
 BEGINNINGS = {"png": b"\x89PNG\r\n", "svg": b"<?xml", "pdf": b"%PDF-"}
@@ -84,7 +84,7 @@ def test_seeds_are_drawn_as_a_mean_and_a_band(
     np.testing.assert_allclose(spread[:, 1].min(), 2 - deviation)
     np.testing.assert_allclose(spread[:, 1].max(), 3 + deviation)
     labels = [text.get_text() for text in place.get_legend().get_texts()]
-    assert labels == ["mean of 3", "one standard deviation", "least to greatest"]
+    assert labels == ["mean of 3", "one standard deviation", "minimum to maximum"]
 
 
 def test_few_runs_are_lines_and_many_a_band_unless_it_is_said(
@@ -127,21 +127,21 @@ def test_a_key_without_records_is_an_empty_curve(
 
 def test_runs_over_different_steps_meet_between_their_points() -> None:
     lines = [
-        Line("a", np.array([0.0, 2.0]), np.array([0.0, 4.0])),
-        Line("b", np.array([1.0, 2.0, 3.0]), np.array([1.0, 1.0, 5.0])),
+        Curve("a", np.array([0.0, 2.0]), np.array([0.0, 4.0])),
+        Curve("b", np.array([1.0, 2.0, 3.0]), np.array([1.0, 1.0, 5.0])),
     ]
-    x, rows = together(lines)
+    x, rows = align_curves(lines)
     assert x.tolist() == [0.0, 1.0, 2.0, 3.0]
     np.testing.assert_array_equal(rows, [[0.0, 2.0, 4.0, np.nan], [np.nan, 1.0, 1.0, 5.0]])
 
 
 def test_a_band_over_very_many_steps_has_a_thousand_points() -> None:
     lines = [
-        Line("a", np.arange(0.0, 3000.0, 2), np.arange(0.0, 3000.0, 2)),
-        Line("b", np.arange(1.0, 3000.0, 2), np.zeros(1500)),
-        Line("none", np.full(2, np.nan), np.zeros(2)),
+        Curve("a", np.arange(0.0, 3000.0, 2), np.arange(0.0, 3000.0, 2)),
+        Curve("b", np.arange(1.0, 3000.0, 2), np.zeros(1500)),
+        Curve("none", np.full(2, np.nan), np.zeros(2)),
     ]
-    x, rows = together(lines)
+    x, rows = align_curves(lines)
     assert (x[0], x[-1], len(x)) == (0, 2999, 1000)
     np.testing.assert_allclose(rows[0][:-1], x[:-1])
     assert np.isnan(rows[1][0])
@@ -149,18 +149,18 @@ def test_a_band_over_very_many_steps_has_a_thousand_points() -> None:
 
 
 def test_of_steps_that_come_twice_the_later_counts_in_a_band() -> None:
-    lines = [Line("a", np.array([0.0, 1.0, 0.0]), np.array([1.0, 2.0, 3.0]))] * 2
-    x, rows = together(lines)
+    lines = [Curve("a", np.array([0.0, 1.0, 0.0]), np.array([1.0, 2.0, 3.0]))] * 2
+    x, rows = align_curves(lines)
     assert x.tolist() == [0.0, 1.0]
     assert rows.tolist() == [[3.0, 2.0]] * 2
 
 
 def test_what_is_not_finite_is_a_gap() -> None:
     nan = np.nan
-    line = Line("a", np.arange(4.0), np.array([1.0, nan, np.inf, -2.0]))
-    figure = figure_of({"x": [Curves("a", [line], "step", False)]}, "", False)
+    line = Curve("a", np.arange(4.0), np.array([1.0, nan, np.inf, -2.0]))
+    figure = figure_of({"x": [CurveGroup("a", [line], "step", False)]}, "", False)
     np.testing.assert_array_equal(figure.axes[0].get_lines()[0].get_ydata(), [1, nan, nan, -2])
-    figure = figure_of({"x": [Curves("a", [line], "step", False)]}, "", True)
+    figure = figure_of({"x": [CurveGroup("a", [line], "step", False)]}, "", True)
     assert figure.axes[0].get_yscale() == "log"
     np.testing.assert_array_equal(figure.axes[0].get_lines()[0].get_ydata(), [1, nan, nan, nan])
 
@@ -208,9 +208,9 @@ def test_a_run_that_ends_in_nan_is_marked_at_its_last_finite_point(
 
 
 def test_a_curve_of_nothing_is_an_empty_panel() -> None:
-    line = Line("a", np.arange(2.0), np.full(2, np.nan))
+    line = Curve("a", np.arange(2.0), np.full(2, np.nan))
     for is_band in (False, True):
-        figure = figure_of({"x": [Curves("a", [line, line], "step", is_band)]}, "", True)
+        figure = figure_of({"x": [CurveGroup("a", [line, line], "step", is_band)]}, "", True)
         assert figure.axes[0].get_yscale() == "linear"
 
 
@@ -244,7 +244,7 @@ def test_a_picture_is_replaced_only_by_force(call: Call, store: Path, tmp_path: 
     file = tmp_path / "x.png"
     file.write_text("mine")
     arguments = ["plot", "first", "loss", "-o", file, "--path", store]
-    said = f"logax plot: {file} is there already: `--force` replaces it.\n"
+    said = f"logax plot: {file} already exists: `--force` replaces it.\n"
     assert call(*arguments) == (1, "", said)
     assert file.read_text() == "mine"
     assert call(*arguments, "--force").status == 0
@@ -256,7 +256,7 @@ def test_an_ending_that_says_nothing_is_told(
     call: Call, store: Path, tmp_path: Path, name: str
 ) -> None:
     file = tmp_path / name
-    said = f"logax plot: the ending of {file} says nothing: end it in .png, .svg or .pdf.\n"
+    said = f"logax plot: the format of {file} is unknown: end it in .png, .svg or .pdf.\n"
     assert call("plot", "first", "loss", "-o", file, "--path", store) == (1, "", said)
 
 
@@ -277,14 +277,14 @@ def test_what_has_no_numbers_cannot_be_drawn(
 ) -> None:
     path = saved(logax.spool(lambda: logax.log({"i": logax.Image(np.zeros((2, 3)))}))()[1])
     ended = call("plot", "last", "i", "-o", tmp_path / "x.svg", "--path", path)
-    said = "logax plot: 'i' is image 2x3, and no curve can be drawn of it.\n"
+    said = "logax plot: 'i' is image 2x3, which cannot be drawn as a curve.\n"
     assert ended == (1, "", said)
 
 
 def test_too_many_keys_are_told(call: Call, saved: Callable[..., Path], tmp_path: Path) -> None:
     path = saved({f"k{number}": np.zeros(2) for number in range(17)})
     ended = call("plot", "last", "*", "-o", tmp_path / "x.svg", "--path", path)
-    said = "logax plot: 17 keys are too many for one picture: choose 16 or less.\n"
+    said = "logax plot: 17 keys are too many for one figure: choose 16 or fewer.\n"
     assert ended == (1, "", said)
 
 

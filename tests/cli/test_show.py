@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import logax
-from logax._runs.tables import moment, span
+from logax._support.formatting import format_duration, format_time
 
 Call = Callable[..., Any]
 
@@ -27,8 +27,8 @@ def test_it_shows_a_run_its_keys_and_a_curve(call: Call, store: Path, ids: dict[
     assert ended.lines == [
         f"run                 first  ({run.id})",
         "status              finished",
-        f"began               {moment(run.began)}",
-        f"lasted              {span(run.ended - run.began)}",
+        f"began               {format_time(run.began)}",
+        f"lasted              {format_duration(run.ended - run.began)}",
         "config rate         0.5",
         "config model/width  8",
         "machine             " + ", ".join(f"{name} {value}" for name, value in facts.items()),

@@ -214,4 +214,4 @@ def test_a_number_of_lines_that_is_none_is_a_mistake_in_use(
 ) -> None:
     ended = call("tail", "first", f"-n={number}", "--path", store)
     assert ended.status == 2
-    assert "is no whole number of 0 or more" in ended.err
+    assert "is not an integer of 0 or more" in ended.err

@@ -1,9 +1,9 @@
-"""What `ConsoleLogger` writes where there is no terminal: the last line of each run."""
+"""Read the last line of each run that `ConsoleLogger` writes without a terminal."""
 
 import itertools
 import re
 
-from logax.loggers._console.lines import MOST_KEYS
+from logax.loggers._console.plain_lines import MAX_KEYS_PER_LINE
 from logax.testing import Seen
 
 _LINE = re.compile(r"run (?P<name>.*?): (?P<where>no records|\w+ \d+|\d+ records?)(?P<values>.*), "
@@ -22,8 +22,8 @@ def read_console(text):
     return runs
 
 
-def last_of(runs, most=MOST_KEYS):
-    """What is left of runs in their last lines: the first keys only, unless they are chosen."""
+def last_of(runs, most=MAX_KEYS_PER_LINE):
+    """Return the part of runs that their last lines show: the first keys, unless chosen."""
     return {
         name: Seen(
             {
@@ -37,7 +37,7 @@ def last_of(runs, most=MOST_KEYS):
 
 
 def _plain(name):
-    """What would move the cursor is escaped."""
+    """Undo the escapes of control characters."""
     return re.sub(r"\\(?:n|t|u[0-9a-f]{4})", _letter, name)
 
 

@@ -1,13 +1,13 @@
-"""Every destination: how its logger is made in a folder, and how what it wrote is read back.
+"""All destinations: functions that create their loggers in a folder and read the records back.
 
-What a destination cannot hold by its nature stands here, and in its reader, and nowhere else:
+Only this file and the readers know what a destination cannot hold:
 
-| destination | what is other than elsewhere |
+| destination | difference |
 | --- | --- |
 | CSV | a table of records: no name, no status, no config, no group, no run without records |
 | callback | called with records: not with the end of a run, nor for a run without records |
-| TensorBoard | the elements of a list in a config are hyperparameters of their own |
-| MLflow | infinities are the greatest floats; of a name of a megabyte the hash is kept |
+| TensorBoard | the elements of a list in a config are separate hyperparameters |
+| MLflow | infinities are the largest floats; a name of a megabyte is kept as a hash |
 | Trackio | no status, no run without records; a step of another name is a number too |
 """
 
@@ -40,12 +40,12 @@ class Destination:
     """A destination.
 
     Attributes:
-      name: What it is called.
-      open: From a folder and `lanes` to a logger, and a function that reads what it wrote.
-      numbers_only: Whether it holds single numbers.
-      empty_runs: Whether it shows runs without records.
-      groups: Whether it knows what is a group.
-      dear: Whether runs cost so much that some cases are for the slow tests.
+      name: Name of the destination.
+      open: Function of a folder and `lanes`; returns a logger and a function that reads it back.
+      numbers_only: True if it holds only scalars.
+      empty_runs: True if it shows runs without records.
+      groups: True if it stores groups.
+      expensive: True if some cases belong to the slow tests.
     """
 
     name: str
@@ -53,7 +53,7 @@ class Destination:
     numbers_only: bool = False
     empty_runs: bool = True
     groups: bool = True
-    dear: bool = False
+    expensive: bool = False
 
     def __str__(self):
         return self.name
@@ -131,7 +131,7 @@ def _trackio(folder, lanes):
     return TrackioLogger(folder.name, lanes=lanes), lambda: read_trackio(folder.name)
 
 
-MLFLOW = Destination("MLflow", _mlflow, numbers_only=True, dear=True)
+MLFLOW = Destination("MLflow", _mlflow, numbers_only=True, expensive=True)
 DESTINATIONS = (
     Destination("memory", _memory),
     Destination("callback", _calls, empty_runs=False),
@@ -139,9 +139,9 @@ DESTINATIONS = (
     Destination("JSONL", _jsonl),
     Destination("CSV", _csv, empty_runs=False, groups=False),
     Destination("TensorBoard", _tensorboard, numbers_only=True),
-    Destination("W&B", _wandb, numbers_only=True, dear=True),
+    Destination("W&B", _wandb, numbers_only=True, expensive=True),
     MLFLOW,
-    Destination("Trackio", _trackio, numbers_only=True, empty_runs=False, dear=True),
+    Destination("Trackio", _trackio, numbers_only=True, empty_runs=False, expensive=True),
 )
 KEEPING_RUNS = (
     Destination("CSV", _csv_alone),

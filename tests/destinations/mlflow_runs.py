@@ -66,5 +66,5 @@ def _value(value):
 
 
 def _name(name):
-    """MLflow takes 250 characters of a name. What was longer has the hash of the whole."""
+    """MLflow takes 250 characters of a name. Longer names end with a hash of the full name."""
     return _KNOWN.get(name[-64:]) or original_name(name)

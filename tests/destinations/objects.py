@@ -1,4 +1,4 @@
-"""What loggers leave in memory, or in a folder that is read by `logax.load`."""
+"""Records that loggers keep in memory, or in a folder that `logax.load` reads."""
 
 import logax
 from logax._delivery.record_batch import flat

@@ -31,7 +31,7 @@ def read_scalars(folder):
 
 
 def read_session(folder, moment):
-    """What the page of hyperparameters finds of a session's start or end."""
+    """Return the start or end of a session as the hyperparameter page reads it."""
     return _session(PluginMultiplexer().AddRun(str(folder), "run").Reload(), "run", moment)
 
 

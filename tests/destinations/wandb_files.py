@@ -48,10 +48,10 @@ class WandbFile:
     """A run as it stands in W&B's file.
 
     Attributes:
-      folder: Where the file is.
+      folder: Folder of the file.
       rows: The rows of its history, without what W&B itself adds.
       metrics: By name or glob, the metric over which it is shown.
-      config: What is known of the run.
+      config: Config of the run.
       run: W&B's own message about it.
       exit_code: How it ended.
     """

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import logax
-from logax._harvest.arguments import Fixed
+from logax._harvest.arguments import StaticValue
 
 X = np.arange(1.0, 4.0, dtype=np.float32)
 
@@ -28,9 +28,9 @@ def column(logs: logax.logdict, key: str) -> list[Any]:
 
 
 def test_what_is_fixed_is_equal_to_its_like_alone() -> None:
-    assert Fixed("a") == Fixed("a")
-    assert Fixed("a") != Fixed("b")
-    assert Fixed("a") != "a"
+    assert StaticValue("a") == StaticValue("a")
+    assert StaticValue("a") != StaticValue("b")
+    assert StaticValue("a") != "a"
 
 
 class Unsigned:

@@ -36,7 +36,7 @@ def test_without_a_choice_all_but_explicit_logs_are_taken() -> None:
 
 
 @pytest.mark.parametrize(
-    ("argnames", "wanted"),
+    ("names", "wanted"),
     [
         ("loss", ["loss"]),
         ("loss*", ["loss", "loss/aux"]),
@@ -48,8 +48,61 @@ def test_without_a_choice_all_but_explicit_logs_are_taken() -> None:
         (("p????",), ["plain"]),
     ],
 )
-def test_argnames_choose_by_name_and_glob_explicit_logs_too(argnames: Any, wanted: Any) -> None:
-    assert keys(argnames=argnames) == wanted
+def test_keys_choose_by_name_and_glob_explicit_logs_too(names: Any, wanted: Any) -> None:
+    assert keys(keys=names) == wanted
+    assert keys(argnames=names) == wanted
+
+
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [
+        ({"exclude": "loss"}, ["loss/aux", "grad", "plain"]),
+        ({"exclude": ["loss*", "plain"]}, ["grad"]),
+        ({"exclude": "l*", "keys": ["*s", "loss/aux", "plain"]}, ["plain"]),
+        ({"exclude": "grad", "tags": "heavy"}, ["verbose"]),
+        ({"exclude": "*", "keys": "*"}, []),
+    ],
+)
+def test_exclude_leaves_out_what_was_chosen_otherwise(
+    options: dict[str, Any], wanted: list[str]
+) -> None:
+    assert keys(**options) == wanted
+
+
+def test_exclude_leaves_out_leaves_of_a_pytree_by_their_path() -> None:
+    _, logs = logax.spool(program, keys="grad", exclude="grad/layers/*")(X)
+    assert jax.tree.map(jnp.shape, logs["grad"]) == {"weight": (1, 3), "layers": [None, None]}
+
+
+def test_excluded_logs_go_to_the_harvest_outside() -> None:
+    inner = logax.spool(program, exclude="loss*")
+    (_, inside), outside = logax.spool(inner)(X)
+    assert list(inside) == ["grad", "plain"]
+    assert list(outside) == ["loss", "loss/aux"]
+
+
+def test_every_harvest_takes_keys_and_exclude() -> None:
+    seen: list[str] = []
+    logax.tap(program, seen.extend, keys="*", exclude=["g*", "v*"])(X)
+    logax.flush()
+    assert seen == ["loss", "loss/aux", "debug", "plain"]
+    seen.clear()
+    with logax.live(seen.extend, exclude=["loss", "grad"]):
+        program(jnp.asarray(X))
+    assert seen == ["loss/aux", "plain"]
+
+
+def test_a_name_in_exclude_that_matches_nothing_is_warned_about() -> None:
+    with pytest.warns(UserWarning, match="`exclude` has 'los', which matches no log"):
+        assert keys(exclude="los") == ["loss", "loss/aux", "grad", "plain"]
+
+
+def test_keys_and_its_alias_together_are_an_error() -> None:
+    message = (
+        "`argnames` is another name of `keys`, and both were given: 'a' and 'b'. Write `keys`."
+    )
+    with pytest.raises(TypeError, match=re.escape(message)):
+        logax.spool(program, keys="a", argnames="b")
 
 
 @pytest.mark.parametrize(
@@ -65,36 +118,36 @@ def test_tags_choose_logs_that_have_one_of_them(tags: Any, wanted: Any) -> None:
 
 
 def test_names_and_tags_together_must_both_fit() -> None:
-    assert keys(argnames=["loss", "grad", "verbose"], tags="heavy") == ["grad", "verbose"]
+    assert keys(keys=["loss", "grad", "verbose"], tags="heavy") == ["grad", "verbose"]
 
 
 def test_argnames_choose_leaves_of_a_pytree_by_their_path() -> None:
-    _, logs = logax.spool(program, argnames=["grad/layers/*"])(X)
+    _, logs = logax.spool(program, keys=["grad/layers/*"])(X)
     assert list(logs) == ["grad"]
     assert logs["grad"]["weight"] is None
     np.testing.assert_array_equal(logs["grad"]["layers"][0], [X])
     np.testing.assert_array_equal(logs["grad"]["layers"][1], [X + 1])
-    _, logs = logax.spool(program, argnames="*/weight")(X)
+    _, logs = logax.spool(program, keys="*/weight")(X)
     np.testing.assert_array_equal(logs["grad"]["weight"], [X * 2])
     assert logs["grad"]["layers"] == [None, None]
 
 
 def test_names_that_match_nothing_are_warned_about_with_the_keys_there_are() -> None:
     there_are = "`debug`, `grad`, `grad/layers/0`, `grad/layers/1`, `grad/weight`, `loss`"
-    message = f"`argnames` has 'lose', which matches no log. The names there are: {there_are}"
+    message = f"`keys` has 'lose', which matches no log. Names in the program: {there_are}"
     with pytest.warns(UserWarning, match=re.escape(message)):
-        assert keys(argnames=["lose", "plain"]) == ["plain"]
-    with pytest.warns(UserWarning, match="The names there are: none"):
-        logax.spool(lambda x: x, argnames="loss")(X)
+        assert keys(keys=["lose", "plain"]) == ["plain"]
+    with pytest.warns(UserWarning, match="Names in the program: none"):
+        logax.spool(lambda x: x, keys="loss")(X)
 
 
 def test_a_tag_that_no_log_has_is_warned_about_with_the_tags_there_are() -> None:
-    message = "`tags` has 'unknown', which no log has. The tags there are: `heavy`, `train`."
+    message = "`tags` has 'unknown', which no log has. Tags in the program: `heavy`, `train`."
     with pytest.warns(UserWarning, match=re.escape(message)):
         assert keys(tags="unknown") == []
 
 
-@pytest.mark.parametrize("name", ["argnames", "tags"])
+@pytest.mark.parametrize("name", ["keys", "tags", "exclude"])
 def test_a_choice_that_is_no_string_is_an_error(name: str) -> None:
     with pytest.raises(TypeError, match=f"`{name}` takes a string or strings"):
         logax.spool(program, **{name: ["loss", 3]})  # type: ignore[arg-type]
@@ -114,7 +167,7 @@ def test_a_prefix_goes_in_front_of_every_key_everywhere() -> None:
     np.testing.assert_array_equal(logs["run1-inner/carry"], [X, X + 1])
     np.testing.assert_array_equal(logs.steps["step"]["run1-inner/carry"], [0, 1])
     # All options go by the names that `log` gave.
-    options = {"argnames": "inner/carry", "reduce": {"inner/*": "last"}}
+    options = {"keys": "inner/carry", "reduce": {"inner/*": "last"}}
     _, logs = logax.spool(function, prefix="run1-", **options)(X)
     assert list(logs) == ["run1-inner/carry"]
     np.testing.assert_array_equal(logs["run1-inner/carry"], [X + 1])
@@ -123,7 +176,7 @@ def test_a_prefix_goes_in_front_of_every_key_everywhere() -> None:
 def test_an_inner_harvest_takes_its_logs_and_leaves_the_rest_to_the_outer_one() -> None:
     def outer(x: Any) -> Any:
         logax.log({"before": x})
-        out, logs = logax.spool(program, argnames=["loss", "grad/weight"])(x)
+        out, logs = logax.spool(program, keys=["loss", "grad/weight"])(x)
         logax.log({"after": logs["loss"][0]})
         return out, logs
 
@@ -138,17 +191,17 @@ def test_an_inner_harvest_takes_its_logs_and_leaves_the_rest_to_the_outer_one() 
 
 
 def test_keep_logs_leaves_those_that_are_taken_as_well() -> None:
-    inner = logax.spool(program, argnames=["loss", "debug"], keep_logs=True, prefix="inner/")
+    inner = logax.spool(program, keys=["loss", "debug"], keep_logs=True, prefix="inner/")
     (_, inside), outside = logax.spool(inner)(X)
     assert list(inside) == ["inner/loss", "inner/debug"]
     assert list(outside) == ["loss", "loss/aux", "grad", "plain"]
-    (_, inside), outside = logax.spool(inner, argnames=["debug", "loss"])(X)
+    (_, inside), outside = logax.spool(inner, keys=["debug", "loss"])(X)
     assert list(outside) == ["loss", "debug"]
 
 
 @pytest.mark.parametrize("keep_logs", [False, True])
 def test_each_of_three_nested_harvests_takes_its_own(keep_logs: bool) -> None:
-    first = logax.spool(program, argnames="loss", keep_logs=keep_logs)
+    first = logax.spool(program, keys="loss", keep_logs=keep_logs)
     second = logax.spool(jax.jit(first), tags="train", keep_logs=keep_logs)
     ((_, one), two), three = logax.spool(second)(X)
     assert list(one) == ["loss"]
@@ -163,7 +216,7 @@ def test_an_inner_harvest_in_a_loop_and_in_lanes_leaves_right_records(keep_logs:
         return x
 
     def body(carry: Any, i: Any) -> Any:
-        out, logs = jax.vmap(logax.spool(each, argnames="taken", keep_logs=keep_logs))(carry)
+        out, logs = jax.vmap(logax.spool(each, keys="taken", keep_logs=keep_logs))(carry)
         return out + 1, logs
 
     (_, inside), outside = logax.spool(lambda x: lax.scan(body, x, jnp.arange(2)))(X)
@@ -182,7 +235,7 @@ def test_a_log_in_a_branch_that_does_not_run_is_left_to_the_outer_harvest_as_it_
 
         return lax.cond(x[0] > 0, yes, lambda x: x, x)
 
-    inner = logax.spool(branching, argnames="taken")
+    inner = logax.spool(branching, keys="taken")
     for x, count in ((X, 1), (-X, 0)):
         (_, inside), outside = logax.spool(inner)(x)
         assert int(inside.count["taken"]) == int(outside.count["left"]) == count
@@ -198,7 +251,7 @@ def test_options_of_an_inner_harvest_do_not_touch_what_it_leaves() -> None:
 
         return lax.scan(body, x, jnp.arange(4))[0]
 
-    inner = logax.spool(function, argnames="a", reduce="last", keep_logs=True)
+    inner = logax.spool(function, keys="a", reduce="last", keep_logs=True)
     (_, inside), outside = logax.spool(inner, interval=2)(X)
     np.testing.assert_array_equal(inside["a"], [8 * X])
     for key in ("a", "b"):
@@ -207,7 +260,7 @@ def test_options_of_an_inner_harvest_do_not_touch_what_it_leaves() -> None:
 
 
 @pytest.mark.parametrize("inner", ["spool", "tap"])
-@pytest.mark.parametrize("options", [{"keep_logs": True}, {"argnames": "other"}])
+@pytest.mark.parametrize("options", [{"keep_logs": True}, {"keys": "other"}])
 def test_lanes_that_are_done_leave_nothing_to_an_outer_harvest(
     inner: str, options: dict[str, Any]
 ) -> None:
@@ -225,7 +278,7 @@ def test_lanes_that_are_done_leave_nothing_to_an_outer_harvest(
 
     seen: list[Any] = []
     lengths = jnp.array([1, 3, 0])
-    out, logs = jax.jit(jax.vmap(logax.spool(harvested, argnames="i", capacity=4)))(lengths)
+    out, logs = jax.jit(jax.vmap(logax.spool(harvested, keys="i", capacity=4)))(lengths)
     np.testing.assert_array_equal(out, lengths)
     np.testing.assert_array_equal(logs.count["i"], lengths)
     np.testing.assert_array_equal(logs["i"][1, :3], [0, 1, 2])
@@ -235,7 +288,7 @@ def test_lanes_that_are_done_leave_nothing_to_an_outer_harvest(
     def note(record: Any) -> None:
         outer.append((record.lane[0], int(record["i"])))
 
-    jax.jit(jax.vmap(logax.tap(harvested, note, argnames="i")))(lengths)
+    jax.jit(jax.vmap(logax.tap(harvested, note, keys="i")))(lengths)
     logax.flush()
     assert sorted(outer) == [(0, 0), (1, 0), (1, 1), (1, 2)]
 
@@ -246,7 +299,7 @@ def test_without_an_outer_harvest_what_is_left_disappears() -> None:
         return out, {"plain": jnp.expand_dims(x, 0)}
 
     def chosen(x: Any) -> Any:
-        out, logs = logax.spool(program, argnames="plain", keep_logs=True)(x)
+        out, logs = logax.spool(program, keys="plain", keep_logs=True)(x)
         return out, dict(logs)
 
     texts = [jax.jit(function).lower(X).as_text() for function in (chosen, by_hand)]
@@ -261,7 +314,7 @@ def test_nolog_silences_a_part_and_nothing_else() -> None:
         logax.log({"after": x})
         return x
 
-    out, logs = logax.spool(function, argnames="*")(X)
+    out, logs = logax.spool(function, keys="*")(X)
     np.testing.assert_array_equal(out, 2 * (X + 1))
     assert list(logs) == ["before", "after"]
     np.testing.assert_array_equal(logs["after"], [out])
@@ -270,7 +323,7 @@ def test_nolog_silences_a_part_and_nothing_else() -> None:
 def test_a_harvest_inside_nolog_still_works() -> None:
     def function(x: Any) -> Any:
         logax.log({"silent": x})
-        out, logs = logax.spool(program, argnames="plain")(x)
+        out, logs = logax.spool(program, keys="plain")(x)
         return out, logs
 
     (_, inside), outside = logax.spool(logax.nolog(function))(X)

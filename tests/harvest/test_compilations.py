@@ -73,7 +73,7 @@ def test_a_hundred_fresh_spools_compile_once() -> None:
 def test_a_hundred_fresh_spools_with_the_same_options_compile_once() -> None:
     counted = Counted()
     for _ in range(100):
-        _, logs = logax.spool(counted, reduce={"*": "mean"}, argnames=["x"], prefix="a/")(X)
+        _, logs = logax.spool(counted, reduce={"*": "mean"}, keys=["x"], prefix="a/")(X)
         assert list(logs) == ["a/x"]
     assert counted.counts() == (1, 1)
 
@@ -175,7 +175,7 @@ def test_of_functions_that_are_pytrees_the_oldest_programs_make_room() -> None:
         of_trees[number] = str(number)
     assert of_trees == {number: str(number) for number in range(44, 300)}
     assert programs.programs_of(Model(2.0), "some options", is_tree=True) is of_trees
-    programs._of_trees.pop("some options")
+    programs._tree_programs.pop("some options")
 
 
 def names_of_functions(fun: Callable[..., Any]) -> list[str]:
@@ -261,12 +261,12 @@ def test_thousands_of_closures_leave_nothing_behind(
 ) -> None:
     spooled_and_dropped(10, 1, 2)  # what is made once for all
     gc.collect()
-    kept = set(programs._kept)
+    kept = set(programs._programs_by_owner)
     before = living_objects()
     references = spooled_and_dropped(number, traced, compiled)
     gc.collect()
     assert [r for r in references if r() is not None] == []
-    assert set(programs._kept) <= kept
+    assert set(programs._programs_by_owner) <= kept
     del references
     assert living_objects() - before < 100
 
@@ -281,7 +281,7 @@ def test_a_program_of_a_dropped_bound_method_goes_with_its_owner() -> None:
             return x
 
     gc.collect()
-    kept = set(programs._kept)
+    kept = set(programs._programs_by_owner)
     owners = [Owner(weight) for weight in (1.0, 2.0)]
     for owner in owners:
         _, logs = logax.spool(owner.scaled)(X)
@@ -290,7 +290,7 @@ def test_a_program_of_a_dropped_bound_method_goes_with_its_owner() -> None:
     del owner, owners
     gc.collect()
     assert [r() for r in references] == [None, None]
-    assert set(programs._kept) <= kept
+    assert set(programs._programs_by_owner) <= kept
 
 
 def test_a_spool_keeps_its_function_alive() -> None:

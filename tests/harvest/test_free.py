@@ -269,7 +269,7 @@ def test_logs_that_a_harvest_does_not_choose_are_free() -> None:
 
         return logging
 
-    harvested = [logax.spool(function(log), argnames="chosen") for log in (logax.log, unlogged)]
+    harvested = [logax.spool(function(log), keys="chosen") for log in (logax.log, unlogged)]
     assert text(harvested[0]) == text(harvested[1])
 
 

@@ -200,7 +200,7 @@ def test_it_goes_with_the_options_of_spool() -> None:
         logax.log({"x": net(x), "y": x})
         logax.log({"x": net(x)})
 
-    _, logs = logax.spool(twice, argnames="x", reduce="mean", prefix="net/")(ours, X)
+    _, logs = logax.spool(twice, keys="x", reduce="mean", prefix="net/")(ours, X)
     assert list(logs) == ["net/x"]
     expected = np.mean([REFERENCE_FORWARD(theirs, X) for _ in range(2)], axis=0)
     np.testing.assert_allclose(logs["net/x"], [expected], rtol=1e-4, atol=1e-5)

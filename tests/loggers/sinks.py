@@ -1,11 +1,11 @@
-"""Sinks, driven as the shell of loggers drives them."""
+"""Drive a sink in the order in which a `Logger` calls it."""
 
 
-def write_runs(sink, runs, *portions, status="finished", flushes=False):
-    """Open runs, write portions, each flushed by itself if asked for, and close the runs."""
+def write_runs(sink, runs, *batches, status="finished", flushes=False):
+    """Open runs, write batches (with `flushes`, flush after each), and close the runs."""
     sink.open(runs)
-    for portion in portions:
-        sink.write(portion)
+    for batch in batches:
+        sink.write(batch)
         if flushes:
             sink.flush()
     sink.flush()

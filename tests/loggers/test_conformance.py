@@ -59,7 +59,7 @@ def _pairs():
     """
     for i, destination in enumerate(DESTINATIONS):
         for j, case in enumerate(CASES):
-            fast = j == 0 or (i + j) % (6 if destination.dear else 3) == 0
+            fast = j == 0 or (i + j) % (6 if destination.expensive else 3) == 0
             marks = [] if fast else [pytest.mark.slow]
             yield pytest.param(destination, case, marks=marks, id=f"{destination} {case}")
 
@@ -70,7 +70,7 @@ def test_a_destination_holds_what_a_program_says(destination, case, folder):
     assert {run.group for run in runs.values()} <= {None}
 
 
-_FAST_AND_SLOW = slow_but([each for each in DESTINATIONS if not each.dear], DESTINATIONS)
+_FAST_AND_SLOW = slow_but([each for each in DESTINATIONS if not each.expensive], DESTINATIONS)
 _SEEDS = next(case for case in CASES if case.name == "8 seeds, streamed in a buffer")
 _RAGGED = next(case for case in CASES if case.name == "lanes of different lengths")
 
@@ -112,7 +112,7 @@ def test_a_destination_holds_seeds_as_a_group(destination, folder):
     assert {run.group for run in runs.values()} == {"seed" if destination.groups else None}
 
 
-@pytest.mark.filterwarnings("ignore:`WandbLogger` goes on with run .* offline")
+@pytest.mark.filterwarnings("ignore:`WandbLogger` continues run .* offline")
 @pytest.mark.parametrize("destination", KEEPING_RUNS, ids=str)
 def test_a_later_logger_resumes_a_run_by_its_name_its_id_or_last(destination, folder):
     values = itertools.count()

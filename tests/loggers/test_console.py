@@ -21,8 +21,8 @@ from destinations.console_lines import last_of, read_console
 from logax._delivery.record_batch import RecordBatch, RunInfo, Stream
 from logax._media import HistogramBins, ImagePixels
 from logax._support import formatting as words
-from logax.loggers._console.board import Board
-from logax.loggers._console.sink import ConsoleSink
+from logax.loggers._console.console_sink import ConsoleSink
+from logax.loggers._console.dashboard import Dashboard
 from logax.loggers.console import ConsoleLogger
 from logax.testing import CASES, Case
 
@@ -30,7 +30,7 @@ from logax.testing import CASES, Case
 def lines_of(
     values: Any, *, runs: Sequence[RunInfo] = (), keys: Any = None, window: int = 100, **steps: Any
 ) -> list[str]:
-    """The lines of runs with one portion, outside of a terminal."""
+    """The lines of runs with one batch, outside of a terminal."""
     runs = runs or [run("demo")]
     file = io.StringIO()
     sink = ConsoleSink(keys, file, window=window, clock=Clock())
@@ -164,24 +164,24 @@ def test_runs_that_ended_are_forgotten_when_others_begin() -> None:
 
 def test_a_run_that_ended_without_records_leaves_the_others_what_they_have() -> None:
     a, b, c = run("a"), run("b"), run("c")
-    board = Board(None, window=3)
-    board.open([a, b])
-    board.take(RecordBatch.of([b], {"x": column(1)}))
-    board.close([a], "finished")
-    board.open([c])
-    board.take(RecordBatch.of([b, c], {"x": np.asarray([[2.0], [6.0]])}))
-    assert list(board.status) == [b, c]
-    np.testing.assert_array_equal(board.summary("x", board.rows([b])).history, [1, 2])
-    np.testing.assert_array_equal(board.summary("x", board.rows()).history, [1, 4])
+    dashboard = Dashboard(None, window=3)
+    dashboard.open([a, b])
+    dashboard.update(RecordBatch.of([b], {"x": column(1)}))
+    dashboard.close([a], "finished")
+    dashboard.open([c])
+    dashboard.update(RecordBatch.of([b, c], {"x": np.asarray([[2.0], [6.0]])}))
+    assert list(dashboard.status) == [b, c]
+    np.testing.assert_array_equal(dashboard.summary("x", dashboard.rows([b])).history, [1, 2])
+    np.testing.assert_array_equal(dashboard.summary("x", dashboard.rows()).history, [1, 4])
 
 
 def test_the_mean_is_over_the_last_records_and_the_extremes_over_all() -> None:
-    board = Board(None, window=3)
+    dashboard = Dashboard(None, window=3)
     demo = run("demo")
-    board.open([demo])
+    dashboard.open([demo])
     for numbers in [(9.0, 1.0), (2.0, 3.0, 4.0, 5.0), (6.0,)]:
-        board.take(RecordBatch.of([demo], {"x": column(*numbers)}))
-    one = board.summary("x", board.rows())
+        dashboard.update(RecordBatch.of([demo], {"x": column(*numbers)}))
+    one = dashboard.summary("x", dashboard.rows())
     assert one.mean is not None
     assert (one.mean.mean, one.low, one.high) == (5.0, 1.0, 9.0)
     np.testing.assert_array_equal(one.history, [4, 5, 6])
@@ -237,28 +237,28 @@ def test_histograms_images_and_random_keys_are_no_numbers() -> None:
 
 
 def test_histograms_of_seeds_are_put_together_between_their_outermost_edges() -> None:
-    board, runs = Board(None, 10), [run("a"), run("b")]
-    board.open(runs)
+    dashboard, runs = Dashboard(None, 10), [run("a"), run("b")]
+    dashboard.open(runs)
     bins = HistogramBins(
         np.asarray([[[2, 3]], [[5, 7]]]),
         np.asarray([[[0.0, 1, 2]], [[2, 3, 4]]]),
         np.asarray([[0], [0]]),
     )
-    board.take(RecordBatch.of(runs, {"h": bins}))
-    one = board.summary("h", board.rows())
+    dashboard.update(RecordBatch.of(runs, {"h": bins}))
+    one = dashboard.summary("h", dashboard.rows())
     np.testing.assert_array_equal(one.history, [5, 12])
     assert (one.low, one.high) == (0.0, 4.0)
     other = HistogramBins(np.asarray([[[1, 2, 3]]]), np.asarray([[[0.0, 1, 2, 3]]]), column(0))
-    board.take(RecordBatch.of(runs[:1], {"h": other}))  # another number of bins begins anew
-    np.testing.assert_array_equal(board.summary("h", board.rows()).history, [1, 2, 3])
+    dashboard.update(RecordBatch.of(runs[:1], {"h": other}))  # another number of bins starts over
+    np.testing.assert_array_equal(dashboard.summary("h", dashboard.rows()).history, [1, 2, 3])
 
 
 def test_a_key_that_changes_its_kind_is_shown_as_it_is_now() -> None:
-    board, demo = Board(None, 10), run("demo")
-    board.open([demo])
-    board.take(RecordBatch.of([demo], {"x": ImagePixels(np.zeros((1, 1, 2, 2)))}))
-    board.take(RecordBatch.of([demo], {"x": column(7)}))
-    one = board.summary("x", board.rows())
+    dashboard, demo = Dashboard(None, 10), run("demo")
+    dashboard.open([demo])
+    dashboard.update(RecordBatch.of([demo], {"x": ImagePixels(np.zeros((1, 1, 2, 2)))}))
+    dashboard.update(RecordBatch.of([demo], {"x": column(7)}))
+    one = dashboard.summary("x", dashboard.rows())
     assert one.last is not None
     assert (one.last.mean, one.remark) == (7.0, "")
 
@@ -272,13 +272,13 @@ def test_keys_are_chosen_by_name_or_glob() -> None:
     assert line_of(values, keys=("grad",)).endswith("grad/b=3 (mean 3) grad/w=2 (mean 2)")
 
 
-def test_keys_that_were_chosen_are_chosen_in_all_portions() -> None:
-    board, demo = Board(("loss",), window=3), run("demo")
-    board.open([demo])
+def test_keys_that_were_chosen_are_chosen_in_all_batches() -> None:
+    dashboard, demo = Dashboard(("loss",), window=3), run("demo")
+    dashboard.open([demo])
     for number in (1, 2):
-        board.take(RecordBatch.of([demo], {"lossy": column(0), "loss": column(number)}))
-    assert board.keys(board.rows()) == ["loss"]
-    np.testing.assert_array_equal(board.summary("loss", board.rows()).history, [1, 2])
+        dashboard.update(RecordBatch.of([demo], {"lossy": column(0), "loss": column(number)}))
+    assert dashboard.keys(dashboard.rows()) == ["loss"]
+    np.testing.assert_array_equal(dashboard.summary("loss", dashboard.rows()).history, [1, 2])
 
 
 def test_a_line_has_a_bounded_number_of_keys() -> None:
@@ -336,9 +336,9 @@ def test_text_of_the_user_is_shown_and_does_nothing(text: str) -> None:
 
 def test_markup_is_shown_as_it_is_and_control_characters_escaped() -> None:
     assert line_of({"[red]x[/]\n": column(1)}) == "run demo: 1 record [red]x[/]\\n=1 (mean 1)"
-    long = words.plain("a" * 500 + "end", words.UNICODE)
+    long = words.format_text("a" * 500 + "end", words.UNICODE)
     assert long == "a" * 40 + "…" + "a" * 16 + "end"
-    assert words.plain("ä€", words.ASCII) == "\\xe4\\u20ac"
+    assert words.format_text("ä€", words.ASCII) == "\\xe4\\u20ac"
 
 
 def test_a_file_that_takes_ascii_only_gets_ascii() -> None:
@@ -398,13 +398,13 @@ def test_a_program_without_a_standard_error_runs(monkeypatch: pytest.MonkeyPatch
     sink.close([demo], "finished")
 
 
-# What is taken in, against the simplest way to say it.
+# Compare the statistics with the simplest implementation.
 
 NUMBERS = st.floats(width=32) | st.sampled_from([0.0, 1.0, -2.5])
 
 
 @st.composite
-def portions(draw: Any) -> list[tuple[list[int], Any, Any]]:
+def batches(draw: Any) -> list[tuple[list[int], Any, Any]]:
     """Some streams of four, their records, and which are real."""
     found = []
     for _ in range(draw(st.integers(1, 5))):
@@ -424,25 +424,25 @@ def finite(numbers: Any) -> list[float]:
     return [float(x) for x in numbers if math.isfinite(x)]
 
 
-@given(portions(), st.integers(1, 6))
-def test_what_is_shown_is_what_was_logged(given_portions: Any, window: int) -> None:
+@given(batches(), st.integers(1, 6))
+def test_what_is_shown_is_what_was_logged(given_batches: Any, window: int) -> None:
     runs = [run(str(i)) for i in range(4)]
-    board = Board(None, window)
-    board.open(runs)
+    dashboard = Dashboard(None, window)
+    dashboard.open(runs)
     logged: list[list[float]] = [[] for _ in runs]
-    for streams, values, real in given_portions:
-        board.take(RecordBatch.of([runs[i] for i in streams], {"x": values}, real=real))
+    for streams, values, real in given_batches:
+        dashboard.update(RecordBatch.of([runs[i] for i in streams], {"x": values}, real=real))
         for stream, row, mask in zip(
             streams, values, values == values if real is None else real, strict=True
         ):
             there = row if real is None else row[mask]
             logged[stream] += [float(x) for x in there]
     kept = [numbers for numbers in logged if numbers]
-    rows = board.rows()
+    rows = dashboard.rows()
     if not kept:
-        assert board.keys(rows) == []
+        assert dashboard.keys(rows) == []
         return
-    one = board.summary("x", rows)
+    one = dashboard.summary("x", rows)
     everything = [x for numbers in kept for x in numbers]
     assert one.nonfinite == len(everything) - len(finite(everything))
     assert one.low == min(finite(everything), default=np.inf)
@@ -479,7 +479,7 @@ def test_lanes_of_a_run_are_streams_of_their_own() -> None:
     )
 
 
-# How things are written.
+# Formatting of numbers and times.
 
 
 @pytest.mark.parametrize(
@@ -496,14 +496,14 @@ def test_lanes_of_a_run_are_streams_of_their_own() -> None:
     ],
 )
 def test_numbers_are_short(x: float, text: str) -> None:
-    assert words.number(x) == text
+    assert words.format_number(x) == text
 
 
 @pytest.mark.parametrize(
     ("seconds", "text"), [(0.9, "0:00"), (61, "1:01"), (3600, "1:00:00"), (90061, "25:01:01")]
 )
 def test_times_are_short(seconds: float, text: str) -> None:
-    assert words.elapsed(seconds) == text
+    assert words.format_clock(seconds) == text
 
 
 @pytest.mark.parametrize(
@@ -533,8 +533,8 @@ def test_a_sparkline_is_never_wider_than_asked(history: list[float], width: int)
 
 @given(st.text(max_size=200))
 def test_shown_text_is_printable_and_short(text: str) -> None:
-    shown = words.plain(text, words.UNICODE)
-    assert len(shown) <= words.LONGEST_NAME
+    shown = words.format_text(text, words.UNICODE)
+    assert len(shown) <= words.MAX_NAME_CHARS
     assert not any(unicodedata.category(letter)[0] == "C" for letter in shown)
 
 

@@ -20,8 +20,8 @@ import pytest
 from consoles import HOSTILE, Clock, column, run
 from logax._delivery.record_batch import RecordBatch, RunInfo
 from logax._media import HistogramBins, ImagePixels
+from logax.loggers._console.console_sink import ConsoleSink
 from logax.loggers._console.screen import Screen
-from logax.loggers._console.sink import ConsoleSink
 from terminals import Terminal
 
 # In a terminal.
@@ -33,7 +33,7 @@ def say(*words: str, **options: Any) -> None:
 
 
 def draws(written: str, title: str = "demo") -> int:
-    """How often the table was drawn: its heading is in each drawing."""
+    """Count the redraws of the table by its headings."""
     return written.count(title)
 
 
@@ -518,14 +518,14 @@ def test_a_logger_that_is_dropped_gives_the_output_back(monkeypatch: pytest.Monk
 def test_a_child_that_is_forked_while_something_is_printed_prints_for_itself() -> None:
     code = """if True:
         import os, signal, sys, threading
-        from logax.loggers._console.screen import Above, Screen
+        from logax.loggers._console.screen import OutputProxy, Screen
 
         screen, held, done = Screen(sys.stdout), threading.Event(), threading.Event()
         screen.open()
-        above = Above(screen, sys.stdout)
+        proxy = OutputProxy(screen, sys.stdout)
 
         def hold():
-            with above._lock, screen._lock:
+            with proxy._lock, screen._lock:
                 held.set()
                 done.wait()
 
@@ -534,7 +534,7 @@ def test_a_child_that_is_forked_while_something_is_printed_prints_for_itself() -
         pid = os.fork()
         if not pid:
             signal.alarm(60)
-            above.write("of the child")
+            proxy.write("of the child")
             screen.close()
             sys.stdout.flush()
             os._exit(0)

@@ -13,7 +13,7 @@ import pytest
 import logax
 from logax import HistogramBins
 from logax._delivery.record_batch import RecordBatch, RunInfo, Stream
-from logax._support.csv_text import fields
+from logax._support.csv_text import split_fields
 from logax.loggers.csv import CSVLogger, CSVSink
 from loggers.sinks import write_runs
 
@@ -25,8 +25,8 @@ def _runs(number):
     return [RunInfo(f"run-{index}", f"name {index}") for index in range(number)]
 
 
-def _write(path, runs, *portions, **options):
-    write_runs(CSVSink(path), runs, *portions, **options)
+def _write(path, runs, *batches, **options):
+    write_runs(CSVSink(path), runs, *batches, **options)
 
 
 def test_a_record_is_a_row_with_its_run_steps_and_leaves(tmp_path):
@@ -76,12 +76,12 @@ def test_records_of_several_log_calls_stand_in_the_order_of_the_program(tmp_path
 def test_late_keys_and_steps_widen_the_table_and_keep_its_rows(tmp_path):
     runs = _runs(1)
     one = np.array([[1]])
-    portions = [
+    batches = [
         RecordBatch.of(runs, {"a": one}, i=one),
         RecordBatch.of(runs, {"b": 2 * one}, i=2 * one, j=3 * one),
         RecordBatch.of(runs, {"a": 4 * one}),
     ]
-    _write(tmp_path / "a", runs, *portions, flushes=True)
+    _write(tmp_path / "a", runs, *batches, flushes=True)
     assert (tmp_path / "a").read_text() == ("run,i,a,j,b\nrun-0,1,1,,\nrun-0,2,,3,2\nrun-0,,4,,\n")
     assert os.listdir(tmp_path) == ["a"]
 
@@ -89,8 +89,8 @@ def test_late_keys_and_steps_widen_the_table_and_keep_its_rows(tmp_path):
 def test_steps_stand_before_leaves(tmp_path):
     runs = _runs(1)
     one = np.array([[1]])
-    portions = [RecordBatch.of(runs, {"a": one}, i=one), RecordBatch.of(runs, {"b": one}, j=one)]
-    _write(tmp_path / "a", runs, *portions)
+    batches = [RecordBatch.of(runs, {"a": one}, i=one), RecordBatch.of(runs, {"b": one}, j=one)]
+    _write(tmp_path / "a", runs, *batches)
     assert (tmp_path / "a").read_text().splitlines()[0] == "run,i,j,a,b"
 
 
@@ -112,8 +112,8 @@ def test_no_records_make_no_file(tmp_path):
 def test_lanes_and_shards_have_columns_where_there_are_any(tmp_path):
     (run,) = _runs(1)
     streams = (Stream(run, (2,)), Stream(run, (1, 0), 2), Stream(run))
-    portion = RecordBatch(streams, {"x": np.array([[1], [2], [3]])}, {}, np.zeros((3, 1), int))
-    _write(tmp_path / "a", [run], portion)
+    batch = RecordBatch(streams, {"x": np.array([[1], [2], [3]])}, {}, np.zeros((3, 1), int))
+    _write(tmp_path / "a", [run], batch)
     assert (tmp_path / "a").read_text() == (
         'run,lane,shard,x\nrun-0,2,,1\nrun-0,"[1, 0]",2,2\nrun-0,,,3\n'
     )
@@ -147,11 +147,11 @@ def test_integers_stay_integers(tmp_path):
 
 def test_keys_may_be_any_text_also_when_the_table_is_widened(tmp_path):
     runs = _runs(1)
-    portions = [
+    batches = [
         RecordBatch.of(runs, {name: np.array([[index]])}, i=np.array([[index]]))
         for index, name in enumerate(_HOSTILE)
     ]
-    _write(tmp_path / "a", runs, *portions, flushes=True)
+    _write(tmp_path / "a", runs, *batches, flushes=True)
     table = pd.read_csv(tmp_path / "a")
     formulas = ("\r\n", "=1+1")  # to a spreadsheet
     shown = [f"'{name}" if name in formulas else name for name in _HOSTILE]
@@ -273,4 +273,4 @@ def test_a_row_that_is_too_short_is_of_no_run(tmp_path):
     ],
 )
 def test_the_fields_of_a_record_are_read_as_they_were_written(record, expected):
-    assert fields(record.encode()) == expected
+    assert split_fields(record.encode()) == expected

@@ -32,8 +32,8 @@ def _records(path):
     return [line for line in _read(path) if "event" not in line]
 
 
-def _written(path, runs, *portions):
-    write_runs(JSONLSink(path), runs, *portions)
+def _written(path, runs, *batches):
+    write_runs(JSONLSink(path), runs, *batches)
     return _read(path)
 
 
@@ -161,16 +161,16 @@ def test_only_real_records_are_written(tmp_path):
 
 def test_no_records_make_no_lines(tmp_path):
     runs = _runs(2)
-    portion = RecordBatch.of(runs, {"x": np.zeros((2, 0, 3))}, step=np.zeros((2, 0), int))
-    lines = _written(tmp_path / "a", runs, portion)
+    batch = RecordBatch.of(runs, {"x": np.zeros((2, 0, 3))}, step=np.zeros((2, 0), int))
+    lines = _written(tmp_path / "a", runs, batch)
     assert [line["event"] for line in lines] == ["open", "open", "close", "close"]
 
 
 def test_lanes_and_shards_of_a_run_are_named(tmp_path):
     (run,) = _runs(1)
     streams = (Stream(run, (0, 1)), Stream(run, (1, 0), 2), Stream(run, (), 0))
-    portion = RecordBatch(streams, {"x": np.array([[1], [2], [3]])}, {}, np.zeros((3, 1), int))
-    assert _written(tmp_path / "a", [run], portion)[1:-1] == [
+    batch = RecordBatch(streams, {"x": np.array([[1], [2], [3]])}, {}, np.zeros((3, 1), int))
+    assert _written(tmp_path / "a", [run], batch)[1:-1] == [
         {"run": "run-0", "lane": [0, 1], "x": 1},
         {"run": "run-0", "lane": [1, 0], "shard": 2, "x": 2},
         {"run": "run-0", "shard": 0, "x": 3},
@@ -282,8 +282,8 @@ def test_a_record_that_lacks_a_step_has_none(tmp_path):
 
 def test_late_keys_are_just_there(tmp_path):
     runs = _runs(1)
-    portions = [RecordBatch.of(runs, {key: np.array([[1]])}) for key in ("a", "b")]
-    _written(tmp_path / "a", runs, *portions)
+    batches = [RecordBatch.of(runs, {key: np.array([[1]])}) for key in ("a", "b")]
+    _written(tmp_path / "a", runs, *batches)
     assert _records(tmp_path / "a") == [{"run": "run-0", "a": 1}, {"run": "run-0", "b": 1}]
 
 

@@ -127,8 +127,8 @@ def test_more_metrics_than_fit_in_a_request_are_all_sent(database, sink):
 def test_equal_records_of_the_same_step_are_all_kept(database, sink):
     runs = _runs(1)
     x = np.full((1, 50), 0.5)
-    portion = RecordBatch.of(runs, {"x": x, "nan": np.nan * x}, step=np.zeros((1, 50), int))
-    _send(sink, runs, portion, portion)
+    batch = RecordBatch.of(runs, {"x": x, "nan": np.nan * x}, step=np.zeros((1, 50), int))
+    _send(sink, runs, batch, batch)
     client, found = _found(database, sink)
     assert _history(client, found[runs[0].id], "x") == [(0, 0.5)] * 100
     nans = [value for _, value in _history(client, found[runs[0].id], "nan")]
@@ -452,9 +452,13 @@ def test_mlflow_that_is_missing_is_named_with_how_to_get_it(monkeypatch):
 def test_arguments_that_mlflow_does_not_take_are_refused_at_once(database):
     with pytest.raises(TypeError, match="`MLflowLogger` takes a string as `experiment`, and got 3"):
         MLflowLogger(experiment=3)
-    with pytest.raises(ValueError, match="`MLflowLogger` got what MLflow does not take: "):
+    with pytest.raises(
+        ValueError, match="`MLflowLogger` got arguments that MLflow does not accept: "
+    ):
         MLflowLogger(tracking_uri="nonsense://x")
-    with pytest.raises(ValueError, match=r"`MLflowLogger` got what MLflow does not take: .*length"):
+    with pytest.raises(
+        ValueError, match=r"`MLflowLogger` got arguments that MLflow does not accept: .*length"
+    ):
         MLflowLogger(experiment="x" * 1000, tracking_uri=database)
     client = MlflowClient(database)
     number = client.create_experiment("gone")

@@ -1,6 +1,6 @@
-"""What may not be written is refused when a logger is made.
+"""Loggers refuse a path that is not writable when they are created.
 
-Whoever is root may write everywhere: a process without privileges has to try.
+Root may write everywhere, so a process without privileges runs the checks.
 """
 
 import json
@@ -54,7 +54,7 @@ _REFUSED = {
 
 @pytest.fixture(scope="module")
 def answers():
-    """What a process without privileges is told, by logger and place."""
+    """Return the errors of a process without privileges, by logger and path."""
     # The folders of pytest can be entered by their owner only.
     with tempfile.TemporaryDirectory() as name:
         top = pathlib.Path(name)

@@ -77,7 +77,7 @@ def ends(use: Callable[[ProgressLogger], Any], **options: Any) -> list[str]:
 
 
 def positions(make: Callable[[Any], Any], **options: Any) -> list[int]:
-    """Where the bar stands after each record."""
+    """Return the position of the bar after each record."""
     seen = []
     with ProgressLogger(file=io.StringIO(), **options) as progress:
 
@@ -107,7 +107,7 @@ def test_results_are_those_of_the_function() -> None:
 @pytest.mark.parametrize("buffer", [1, 7, 64])
 def test_every_record_of_the_loop_moves_the_bar_by_one(buffer: int) -> None:
     seen = positions(lambda progress: logax.tap(scan, progress, buffer=buffer)(1.0))
-    # What is logged once, before and after the loop, is no progress.
+    # Records logged once, before and after the loop, are not progress.
     assert seen == [0, *range(1, 41), 40]
 
 

@@ -16,7 +16,7 @@ from jax import lax
 
 import logax
 from logax.loggers import ProgressLogger
-from logax.loggers._progress import pending_bars as resting
+from logax.loggers._progress import pending_bars
 from terminals import Terminal
 
 LENGTH = 40
@@ -49,7 +49,7 @@ def sometimes(x: Any, every: int, at: int) -> Any:
 
 
 def seen(use: Callable[[ProgressLogger], Any], **options: Any) -> list[str]:
-    """What stands on a screen when the block has ended, without bars and times."""
+    """Return the screen after the block, without bars and times."""
     with Terminal(120, 24) as terminal:
         with ProgressLogger(file=terminal.file, **options) as progress:
             use(progress)
@@ -309,11 +309,11 @@ def test_time_stands_still_while_a_bar_waits(monkeypatch: pytest.MonkeyPatch) ->
     passed = [0.0]
     now, today = time.monotonic, time.time
     with Terminal(120, 24) as terminal:
-        bar = resting.PatientBar(terminal.file, 5, 0)
+        bar = pending_bars.PausableBar(terminal.file, 5, 0)
         monkeypatch.setattr(time, "monotonic", lambda: now() + passed[-1])
         monkeypatch.setattr(bar._bar, "_time", lambda: today() + passed[-1])
         for later in (60.0, 3600.0, 7200.0):
             passed.append(later)
-            bar.rest(5, "loss=1")
+            bar.pause(5, "loss=1")
         bar.close(5, "loss=2")
         assert re.search(r" 5/5 \[01:00<00:00, .*loss=2\]$", terminal.screen()[0])

@@ -12,7 +12,7 @@ import pytest
 from jax.sharding import Mesh, PartitionSpec
 
 import logax
-from logax._runs.search import one_run
+from logax._runs.search import find_one_run
 from logax.loggers import (
     CallbackLogger,
     ConsoleLogger,
@@ -55,7 +55,7 @@ def logger(tmp_path):
     made.close()
 
 
-# Which runs are meant.
+# Selection of the runs to resume.
 
 
 def test_init_resumes_one_run_in_python_and_inside_a_program(tmp_path, logger):
@@ -226,7 +226,7 @@ def test_a_lane_that_has_another_name_now_is_still_one_of_its_sweep(tmp_path, lo
         ),
         (
             ["s-0", "s-1", "s-0"],
-            r"of which two mean the run \S+-0\. Each lane goes on with a run o",
+            r"of which two mean the run \S+-0\. Each lane resumes a different run",
         ),
         (["s-0", "s-1", "s-9"], "cannot resume a run: 's-9' means no run in"),
         (
@@ -324,7 +324,7 @@ def test_runs_without_names_are_given_by_id(tmp_path):
 def test_an_error_lists_the_newest_runs():
     names = {f"id{i}": f"name{i}" for i in range(25)}
     with pytest.raises(ValueError, match="'x' means no run in here") as caught:
-        one_run("x", names, "here")
+        find_one_run("x", names, "here")
     rows = [f"  id{i}  name{i}" for i in range(5, 25)]
     assert str(caught.value).splitlines()[1:] == ["  ... 5 older", *rows]
 
@@ -350,9 +350,7 @@ def test_several_names_need_as_many_lanes(logger):
 )
 def test_a_logger_that_keeps_no_runs_says_which_do(make):
     logger = make()
-    with pytest.raises(
-        ValueError, match=r"keeps none that could go on\. `SaveLogger`, `JSONLLogger`"
-    ):
+    with pytest.raises(ValueError, match=r"keeps no runs\. `SaveLogger`, `JSONLLogger`"):
         logger.run(resume="a").__enter__()
     logger.close()
 
@@ -409,9 +407,9 @@ def test_a_program_that_resumes_an_open_run_has_a_new_one_and_says_so():
     with pytest.raises(logax.DeliveryError) as caught:
         logax.flush()
     assert str(caught.value) == (
-        f"`MemoryLogger.init` was to resume the run {one.id} while it is open: a program came "
-        "there again before the run was finished. What it logs from then on is in new runs, the "
-        f"first of them {two.id}. Call `logger.finish(state)` and `logax.flush()` in between."
+        f"`MemoryLogger.init` was to resume the run {one.id} while it is open: the program "
+        "called it again before the run was finished. Its later records are in new runs, the first "
+        f"of them {two.id}. Call `logger.finish(state)` and `logax.flush()` in between."
     )
     assert [run.info.id for run in logger.runs] == [one.id, one.id, two.id]
     assert [len(run.records) for run in logger.runs] == [0, 1, 1]

@@ -33,7 +33,7 @@ from logax.loggers import (
     SaveLogger,
     Sink,
 )
-from logax.loggers._core.registry import LiveRun, Seeds
+from logax.loggers._core.registry import OpenRun, RunSet
 from logax.testing import MemoryLogger
 
 
@@ -67,9 +67,9 @@ class Failing(Sink):
     def open(self, runs):
         self._maybe("open")
 
-    def write(self, portion):
+    def write(self, batch):
         self._maybe("write")
-        self.got.append(portion.number)
+        self.got.append(batch.number)
 
     def flush(self):
         self._maybe("flush")
@@ -159,9 +159,9 @@ def test_a_program_that_runs_again_begins_new_runs():
 def test_init_asks_the_host_once_for_all_lanes(monkeypatch):
     logger = MemoryLogger()
     asked = []
-    begin = logger._register.begin
+    begin = logger._registry.begin
     monkeypatch.setattr(
-        logger._register, "begin", lambda seeds: asked.append(seeds.lanes) or begin(seeds)
+        logger._registry, "begin", lambda seeds: asked.append(seeds.lanes) or begin(seeds)
     )
     states = jax.jit(jax.vmap(logger.init))(keys(256))
     assert np.unique(states.number).size == 256
@@ -397,7 +397,7 @@ def test_a_run_is_one_object_for_all_threads_that_ask_for_it():
         both_make_it.wait(60)
         return {}
 
-    run = LiveRun(1, Seeds("r", config, ()), 0)
+    run = OpenRun(1, RunSet("r", config, ()), 0)
     with concurrent.futures.ThreadPoolExecutor(2) as threads:
         one, two = threads.map(run.info, ["split", "split"])
     assert one is two is run.info("split")
@@ -412,8 +412,8 @@ class Folded(Sink):
     def __init__(self):
         self.got = {}
 
-    def write(self, portion):
-        for record in portion.records():
+    def write(self, batch):
+        for record in batch.records():
             for name, value in record.values.items():
                 step = int(record.steps["step"])
                 self.got.setdefault(name, []).append((step, float(value)))
@@ -902,7 +902,7 @@ def test_a_child_that_is_forked_while_a_run_begins_begins_its_own():
             pass
 
         def begin():
-            with logger._register._lock:
+            with logger._registry._lock:
                 held.set()
                 done.wait()
 
@@ -946,10 +946,10 @@ def test_what_was_lost_is_counted():
     logger.tap(grow, state)(1.0)
     with pytest.raises(logax.DeliveryError, match="3 records may be lost"):
         logax.flush()
-    logger._branches[0].sink.fails = False
+    logger._sink_workers[0].sink.fails = False
     logger.tap(grow, state)(1.0)
     logger.finish(state)
-    assert logger._branches[0].sink.got == [3, "finished"]
+    assert logger._sink_workers[0].sink.got == [3, "finished"]
 
 
 def test_an_error_comes_out_of_the_next_call():

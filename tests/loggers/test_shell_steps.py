@@ -206,7 +206,7 @@ def test_a_callback_gets_spooled_records_with_their_own_steps() -> None:
     got: list[Any] = []
     logger = MultiLogger(lambda record: got.append((float(record["a"]), dict(record.steps))))
     with logger.run() as state:
-        logger.spool(taking_turns, state, argnames="a")(2.0)
+        logger.spool(taking_turns, state, keys="a")(2.0)
     assert got[0] == (2.0, {"epoch": 0, "step": 0})
     assert got[1] == (-2.0, {"step": 1})
     assert got[-1] == (5000.0, {})
@@ -215,19 +215,19 @@ def test_a_callback_gets_spooled_records_with_their_own_steps() -> None:
 def test_the_last_of_reduced_records_has_its_own_steps() -> None:
     logger = MemoryLogger()
     with logger.run() as state:
-        logger.spool(choosing, state, argnames="tree", reduce="last")(-2.0)
+        logger.spool(choosing, state, keys="tree", reduce="last")(-2.0)
     assert told(logger.runs[0].records) == {"tree": [({"w": [1.0, 1.0]}, [("step", 3, "int32")])]}
 
 
 class Sizes(Sink):
-    """Keeps how many streams and records each portion of `a` has."""
+    """Keeps how many streams and records each batch of `a` has."""
 
     def __init__(self) -> None:
         self.sizes: list[tuple[int, int]] = []
 
-    def write(self, portion: RecordBatch) -> None:
-        if "a" in portion.values:
-            self.sizes.append(portion.order.shape)
+    def write(self, batch: RecordBatch) -> None:
+        if "a" in batch.values:
+            self.sizes.append(batch.order.shape)
 
 
 def test_lanes_whose_steps_are_the_same_stay_side_by_side() -> None:
@@ -235,7 +235,7 @@ def test_lanes_whose_steps_are_the_same_stay_side_by_side() -> None:
     logger = logax.loggers.Logger(sink)
     with logger.run() as state:
         jax.jit(jax.vmap(logger.spool(choosing, state)))(jnp.arange(-50.0, 50.0))
-    # Of each record at most one portion for each of the three sites, and not one for each lane.
+    # Of each record at most one batch for each of the three sites, and not one for each lane.
     assert sum(streams * records for streams, records in sink.sizes) == 100 * 4 + records_above()
     assert len(sink.sizes) <= 3 * 8
 

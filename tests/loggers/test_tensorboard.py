@@ -1,4 +1,4 @@
-"""What `TensorBoardLogger` writes, read back by TensorBoard itself."""
+"""`TensorBoardLogger`, with its files read back by TensorBoard itself."""
 
 import io
 import json
@@ -42,8 +42,8 @@ def _folders(log_dir):
 def test_scalars_are_read_back_with_their_steps(tmp_path):
     run = _run()
     values = {"loss": np.float32([[0.5, 0.25]]), "net": {"w": np.array([[[1, 2], [3, 4]]])}}
-    portion = RecordBatch.of([run], values, step=np.array([[10, 20]]), episode=np.array([[1, 2]]))
-    write_runs(TensorBoardSink(tmp_path), [run], portion)
+    batch = RecordBatch.of([run], values, step=np.array([[10, 20]]), episode=np.array([[1, 2]]))
+    write_runs(TensorBoardSink(tmp_path), [run], batch)
     assert read_scalars(tmp_path / "a") == {
         "loss": [(10, 0.5), (20, 0.25)],
         "net/w/0": [(10, 1.0), (20, 3.0)],
@@ -61,18 +61,18 @@ def test_the_time_of_an_event_is_that_of_its_arrival(tmp_path):
 
 def test_each_run_has_its_folder_and_its_records(tmp_path):
     runs = [_run(f"seed {i}", i) for i in range(3)]
-    portion = RecordBatch.of(runs, {"a": np.arange(6.0).reshape(3, 2)}, step=np.array([[0, 1]] * 3))
-    write_runs(TensorBoardSink(tmp_path), runs, portion)
+    batch = RecordBatch.of(runs, {"a": np.arange(6.0).reshape(3, 2)}, step=np.array([[0, 1]] * 3))
+    write_runs(TensorBoardSink(tmp_path), runs, batch)
     read = EventMultiplexer().AddRunsFromDirectory(str(tmp_path)).Reload()
     assert {
         run: [(event.step, event.value) for event in read.Scalars(run, "a")] for run in read.Runs()
     } == {f"seed {i}": [(0, 2.0 * i), (1, 2.0 * i + 1)] for i in range(3)}
 
 
-def test_records_without_steps_are_counted_across_portions(tmp_path):
+def test_records_without_steps_are_counted_across_batches(tmp_path):
     run = _run()
-    portions = [RecordBatch.of([run], {"a": np.array([[float(i)]])}) for i in range(3)]
-    write_runs(TensorBoardSink(tmp_path), [run], *portions)
+    batches = [RecordBatch.of([run], {"a": np.array([[float(i)]])}) for i in range(3)]
+    write_runs(TensorBoardSink(tmp_path), [run], *batches)
     assert read_scalars(tmp_path / "a") == {"a": [(0, 0.0), (1, 1.0), (2, 2.0)]}
 
 
@@ -90,26 +90,26 @@ def test_ragged_records_and_late_keys_are_all_there(tmp_path):
 
 def test_a_key_may_go_back_in_its_steps(tmp_path):
     run = _run()
-    portions = [
+    batches = [
         RecordBatch.of([run], {"a": np.zeros((1, 1))}, step=np.array([[step]]))
         for step in (5, 3, -1)
     ]
-    write_runs(TensorBoardSink(tmp_path), [run], *portions)
+    write_runs(TensorBoardSink(tmp_path), [run], *batches)
     assert read_scalars(tmp_path / "a") == {"a": [(5, 0.0), (3, 0.0), (-1, 0.0)]}
 
 
 def test_numbers_that_are_not_finite_are_kept(tmp_path):
     run = _run()
-    portion = RecordBatch.of([run], {"a": np.array([[np.nan, np.inf, -np.inf, 1e300]])})
-    write_runs(TensorBoardSink(tmp_path), [run], portion)
+    batch = RecordBatch.of([run], {"a": np.array([[np.nan, np.inf, -np.inf, 1e300]])})
+    write_runs(TensorBoardSink(tmp_path), [run], batch)
     values = [value for _, value in read_scalars(tmp_path / "a")["a"]]
     np.testing.assert_array_equal(values, [np.nan, np.inf, -np.inf, np.inf])
 
 
 def test_a_step_that_is_not_whole_stands_beside_the_count(tmp_path):
     run = _run()
-    portion = RecordBatch.of([run], {"a": np.zeros((1, 2))}, step=np.array([[0.5, 1.0]]))
-    write_runs(TensorBoardSink(tmp_path), [run], portion)
+    batch = RecordBatch.of([run], {"a": np.zeros((1, 2))}, step=np.array([[0.5, 1.0]]))
+    write_runs(TensorBoardSink(tmp_path), [run], batch)
     assert read_scalars(tmp_path / "a") == {
         "a": [(0, 0.0), (1, 0.0)],
         "step": [(0, 0.5), (1, 1.0)],
@@ -122,8 +122,8 @@ _HOSTILE = ["../x", "/etc/x", "a//b/", "Größe ∇ 🎲", "'; DROP TABLE x; --"
 def test_hostile_keys_are_tags_like_any_other(tmp_path):
     run, long = _run(), "k" * 2**20
     keys = [*_HOSTILE, long]
-    portion = RecordBatch.of([run], {key: np.array([[float(i)]]) for i, key in enumerate(keys)})
-    write_runs(TensorBoardSink(tmp_path), [run], portion)
+    batch = RecordBatch.of([run], {key: np.array([[float(i)]]) for i, key in enumerate(keys)})
+    write_runs(TensorBoardSink(tmp_path), [run], batch)
     told = ["\\ud800" if key == "\ud800" else key for key in keys]
     assert read_scalars(tmp_path / "a") == {key: [(0, float(i))] for i, key in enumerate(told)}
 
@@ -181,8 +181,8 @@ def test_histograms_are_read_back(tmp_path):
         np.array([[[1, 3], [0, 2]]]), np.array([[[0.0, 1.0, 2.0], [1.0, 2.0, 3.0]]]),
         np.array([[0, 5]]),
     )  # fmt: skip
-    portion = RecordBatch.of([run], {"grad": {"w": bins}}, step=np.array([[3, 4]]))
-    write_runs(TensorBoardSink(tmp_path), [run], portion)
+    batch = RecordBatch.of([run], {"grad": {"w": bins}}, step=np.array([[3, 4]]))
+    write_runs(TensorBoardSink(tmp_path), [run], batch)
     first, second = read_events(tmp_path / "a").Histograms("grad/w")
     value = first.histogram_value
     assert (first.step, value.bucket, value.bucket_limit) == (3, [1, 3], [1.0, 2.0])
@@ -204,10 +204,10 @@ def test_histograms_are_read_back(tmp_path):
 )
 def test_images_are_read_back_pixel_by_pixel(tmp_path, pixels, expected):
     run = _run()
-    portion = RecordBatch.of(
+    batch = RecordBatch.of(
         [run], {"i": logax.ImagePixels(pixels[None, None])}, step=np.array([[7]])
     )
-    write_runs(TensorBoardSink(tmp_path), [run], portion)
+    write_runs(TensorBoardSink(tmp_path), [run], batch)
     (event,) = read_events(tmp_path / "a").Images("i")
     assert (event.step, event.height, event.width) == (7, *pixels.shape[:2])
     with Image.open(io.BytesIO(event.encoded_image_string)) as image:
@@ -283,14 +283,14 @@ def test_a_run_without_records_can_beread_events(tmp_path):
 def test_a_run_that_goes_on_does_so_in_its_folder(tmp_path):
     first, other = _run("a", 1), _run("a", 2, group="g")
     for run in (first, other):
-        portion = RecordBatch.of([run], {"x": np.ones((1, 1))}, step=np.array([[1]]))
-        write_runs(TensorBoardSink(tmp_path), [run], portion)
+        batch = RecordBatch.of([run], {"x": np.ones((1, 1))}, step=np.array([[1]]))
+        write_runs(TensorBoardSink(tmp_path), [run], batch)
     sink = TensorBoardSink(tmp_path)
     for run in (first, other):
         assert run.id in sink.known_runs().names
     again = RunInfo(other.id, "another name", resumed=True)
-    portion = RecordBatch.of([again], {"x": np.ones((1, 1))}, step=np.array([[2]]))
-    write_runs(sink, [again], portion)
+    batch = RecordBatch.of([again], {"x": np.ones((1, 1))}, step=np.array([[2]]))
+    write_runs(sink, [again], batch)
     assert _folders(tmp_path) == ["a", "g"]
     assert read_scalars(tmp_path / "g" / "a") == {"x": [(1, 1.0), (2, 1.0)]}
 
@@ -298,8 +298,8 @@ def test_a_run_that_goes_on_does_so_in_its_folder(tmp_path):
 def test_a_run_that_goes_on_without_its_folder_has_a_new_one(tmp_path):
     other, again = _run("a", 1), _run("a", 2, resumed=True)
     write_runs(TensorBoardSink(tmp_path), [other])
-    portion = RecordBatch.of([again], {"x": np.ones((1, 1))}, step=np.array([[2]]))
-    write_runs(TensorBoardSink(tmp_path), [again], portion)
+    batch = RecordBatch.of([again], {"x": np.ones((1, 1))}, step=np.array([[2]]))
+    write_runs(TensorBoardSink(tmp_path), [again], batch)
     assert _folders(tmp_path) == ["a", f"a-{again.id[:8]}"]
     assert read_scalars(tmp_path / f"a-{again.id[:8]}") == {"x": [(2, 1.0)]}
 
@@ -326,8 +326,8 @@ def test_256_runs_need_few_descriptors(tmp_path):
     used = max(map(int, os.listdir("/proc/self/fd")))
     resource.setrlimit(resource.RLIMIT_NOFILE, (used + 20, limits[1]))
     try:
-        portion = RecordBatch.of(runs, {"a": np.arange(512.0).reshape(256, 2)})
-        write_runs(TensorBoardSink(tmp_path), runs, portion, portion)
+        batch = RecordBatch.of(runs, {"a": np.arange(512.0).reshape(256, 2)})
+        write_runs(TensorBoardSink(tmp_path), runs, batch, batch)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     assert read_scalars(tmp_path / "r255")["a"] == [(0, 510.0), (1, 511.0), (2, 510.0), (3, 511.0)]
@@ -338,11 +338,11 @@ def test_a_folder_that_was_removed_is_told_and_the_other_runs_go_on(tmp_path):
     runs = [_run("a", 1), _run("b", 2)]
     sink = TensorBoardSink(tmp_path)
     sink.open(runs)
-    portion = RecordBatch.of(runs, {"x": np.ones((2, 1))})
-    sink.write(portion)
+    batch = RecordBatch.of(runs, {"x": np.ones((2, 1))})
+    sink.write(batch)
     shutil.rmtree(tmp_path / "a")
     with pytest.raises(FileNotFoundError, match="`TensorBoardLogger` could not write run 'a': No"):
-        sink.write(portion)
+        sink.write(batch)
     with pytest.raises(FileNotFoundError, match="could not write run 'a'"):
         sink.close(runs, "finished")
     assert read_scalars(tmp_path / "b") == {"x": [(0, 1.0), (1, 1.0)]}
@@ -361,8 +361,8 @@ def _shorter(file):
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        (_foreign, "Another program put something else in its place, and nothing is added to that"),
-        (_shorter, "Another program truncated it, and nothing is added to that"),
+        (_foreign, "Another program replaced the file, and nothing was added to it"),
+        (_shorter, "Another program truncated the file, and nothing was added to it"),
     ],
 )
 def test_nothing_is_added_to_a_file_that_another_program_changed(tmp_path, change, told):

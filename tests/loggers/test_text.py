@@ -17,7 +17,7 @@ import pytest
 import logax
 from logax import DeliveryError
 from logax._delivery.record_batch import RecordBatch, RunInfo
-from logax.loggers._text.files import FileChangedError
+from logax.loggers._text.shared_files import FileChangedError
 from logax.loggers.csv import CSVLogger, CSVSink
 from logax.loggers.jsonl import JSONLLogger, JSONLSink
 from loggers.sinks import write_runs
@@ -63,13 +63,13 @@ def _runs(number):
 def test_every_record_of_every_run_is_there_once_and_in_order(tmp_path, kind, number):
     runs = _runs(number)
     x = np.arange(number * 5, dtype=np.float32).reshape(number, 5) / 7
-    portions = [
+    batches = [
         RecordBatch.of(
             runs, {"x": x[:, part]}, step=np.broadcast_to(np.arange(5), x.shape)[:, part]
         )
         for part in (slice(0, 2), slice(2, 5))
     ]
-    write_runs(kind.sink(tmp_path / "a"), runs, *portions)
+    write_runs(kind.sink(tmp_path / "a"), runs, *batches)
     table = kind.table(tmp_path / "a")
     assert len(table) == x.size
     for run, own in zip(runs, x, strict=True):
@@ -86,8 +86,8 @@ def test_floats_of_all_bits_come_back_exactly(tmp_path, kind, dtype):
     size = np.dtype(dtype).itemsize
     x = np.random.default_rng(0).integers(0, 256, 2000 * size, np.uint8).view(dtype)
     with np.errstate(invalid="ignore"):
-        portion = RecordBatch.of(runs, {"x": x[None]}, i=np.arange(2000)[None])
-        write_runs(kind.sink(tmp_path / "a"), runs, portion)
+        batch = RecordBatch.of(runs, {"x": x[None]}, i=np.arange(2000)[None])
+        write_runs(kind.sink(tmp_path / "a"), runs, batch)
         found = kind.table(tmp_path / "a")["x"].to_numpy().astype(dtype)
         np.testing.assert_array_equal(found.astype(float), x.astype(float))
 
@@ -180,8 +180,8 @@ def test_a_file_that_was_deleted_is_told_and_begun_again(tmp_path, kind):
     assert _logged(kind, path, 1000, os.remove) == [
         f"`{kind.logger.__name__}` could not flush its runs: FileChangedError: "
         f"`{kind.logger.__name__}` found that {path} was deleted, moved or emptied by another "
-        "program: the 1000 records that it had written are not there any more, and the file was "
-        "begun again. The 1000 records since then are there."
+        "program: the 1000 records that it had written are gone, and a new file was started. "
+        "The 1000 records since then were written."
     ]
     assert kind.table(path)["step"].tolist() == [*range(1000, 2000), -1]
     assert set(kind.sink(path).known_runs().names) == set(kind.table(path)["run"])
@@ -203,8 +203,8 @@ def test_a_file_that_was_truncated_is_told_and_added_to(tmp_path, kind):
 
     (told,) = _logged(kind, path, 10, shorten)
     assert (
-        f"found that {path} was truncated by another program: of the 10 records that it had "
-        "written some may be gone. The 10 records since then are there."
+        f"found that {path} was truncated by another program: some of the 10 records that it had "
+        "written may be gone. The 10 records since then were written."
     ) in told
     assert kind.table(path)["step"].tolist() == [0, 1, 2, 3, *range(10, 20), -1]
 
@@ -238,9 +238,9 @@ def test_nothing_is_added_to_a_file_that_took_the_place_of_ours(tmp_path, kind, 
     for one, expected in zip(told, what, strict=True):
         assert one.startswith(f"`{kind.logger.__name__}` could not ")
         assert (
-            f"OSError: `{kind.logger.__name__}` could not write {expected}: another program put "
-            "something else in its place, and nothing is added to that. Move it away, and a new "
-            "file is begun."
+            f"OSError: `{kind.logger.__name__}` could not write {expected}: another program "
+            "replaced the file, and nothing was added to the replacement. Move it away to start "
+            "a new file."
         ) in one
     assert path.read_bytes() == content
 

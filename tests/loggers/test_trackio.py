@@ -29,7 +29,7 @@ _HOSTILE = ["../x", "a//b", "/", " ", "naïve ☃ 𝄞", "new\nline", 'quote " \
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
-    """Where the databases are. Trackio reads the variable for it once, when it is imported."""
+    """Folder of the databases. Trackio reads the variable for it once, when it is imported."""
     monkeypatch.setattr("trackio.sqlite_storage.TRACKIO_DIR", tmp_path / "trackio")
     return tmp_path / "trackio"
 
@@ -204,8 +204,8 @@ def test_a_run_is_found_and_goes_on_with_its_config():
 
 def test_a_run_that_goes_on_and_is_not_there_begins_with_its_config():
     again = RunInfo("id-9", "n9", config={"rate": 0.5}, resumed=True)
-    portion = RecordBatch.of([again], {"x": np.array([[2]])}, step=np.array([[1]]))
-    _write(TrackioSink("p"), [again], portion)
+    batch = RecordBatch.of([again], {"x": np.array([[2]])}, step=np.array([[1]]))
+    _write(TrackioSink("p"), [again], batch)
     assert read_rows("p") == {"id-9": [{"step": 1, "x": 2}]}
     (found,) = trackio.Api().runs("p")
     assert (found.name, found.config["rate"]) == ("n9", 0.5)

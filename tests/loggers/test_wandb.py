@@ -1,4 +1,4 @@
-"""What `WandbLogger` hands to W&B, read back from the files that W&B writes offline.
+"""`WandbLogger`, with its records read back from the offline files of W&B.
 
 They are read with W&B's own reader. Its service is one process for the whole file.
 """
@@ -48,8 +48,8 @@ def _read(folder, number="0"):
 def test_records_are_rows_over_our_step(tmp_path):
     run = _run(config={"rate": 0.1, "net": {"layers": np.array([64, 32])}})
     values = {"loss": np.float32([[0.5, 0.25]]), "net": {"w": np.array([[[1, 2], [3, 4]]])}}
-    portion = RecordBatch.of([run], values, step=np.array([[10, 5]]), episode=np.array([[1, 2]]))
-    write_runs(_sink(tmp_path, config={"fixed": True}, tags=["t"]), [run], portion)
+    batch = RecordBatch.of([run], values, step=np.array([[10, 5]]), episode=np.array([[1, 2]]))
+    write_runs(_sink(tmp_path, config={"fixed": True}, tags=["t"]), [run], batch)
     read = _read(tmp_path)
     assert read.rows == [
         {"step": 10, "loss": 0.5, "net/w/0": 1, "net/w/1": 2, "episode": 1},
@@ -123,8 +123,8 @@ def test_histograms_and_images_are_those_of_wandb(tmp_path):
         "i": logax.ImagePixels(pixels[None, None]),
         "grey": logax.ImagePixels(np.array([[0.0], [1.0]])[None, None]),
     }
-    portion = RecordBatch.of([run], values, step=np.array([[4]]))
-    write_runs(_sink(tmp_path), [run], portion)
+    batch = RecordBatch.of([run], values, step=np.array([[4]]))
+    write_runs(_sink(tmp_path), [run], batch)
     read = _read(tmp_path)
     (row,) = read.rows
     assert (row["step"], row["h/_type"], row["h/nonfinite"]) == (4, "histogram", 2)
@@ -202,7 +202,7 @@ def test_a_run_that_crashed_is_one_for_wandb_too(tmp_path):
 def test_a_run_that_goes_on_offline_says_how_to_send_it(tmp_path):
     run = RunInfo("id-0", "id-0", resumed=True)
     sink = _sink(tmp_path)
-    with pytest.warns(UserWarning, match="goes on with run id-0 offline, .* `wandb sync --append`"):
+    with pytest.warns(UserWarning, match="continues run id-0 offline, .* `wandb sync --append`"):
         sink.open([run])
     sink.write(RecordBatch.of([run], {"a": np.ones((1, 1))}, step=np.array([[5]])))
     sink.close([run], "finished")
@@ -259,7 +259,7 @@ def test_a_run_that_ended_by_itself_is_told_and_the_others_go_on(tmp_path):
 
 def test_records_of_a_run_that_could_not_begin_are_told(tmp_path):
     sink, run = _sink(tmp_path), _run()
-    with pytest.raises(RuntimeError, match="could not begin run 'run 0': its records are lost"):
+    with pytest.raises(RuntimeError, match="could not open run 'run 0': its records are lost"):
         sink.write(RecordBatch.of([run], {"a": np.ones((1, 1))}))
     sink.close([run], "finished")
     assert wandb_files(tmp_path) == []
@@ -296,9 +296,9 @@ def test_a_key_of_the_environment_is_a_login(monkeypatch):
 @pytest.mark.parametrize(
     ("init", "message"),
     [
-        ({"name": "x"}, "`WandbLogger` takes no `name`: give it to `init` or `run`"),
-        ({"id": "x"}, "`WandbLogger` takes no `id`: every run has its own"),
-        ({"projct": "x"}, "`wandb.init`, which has none called `projct`"),
+        ({"name": "x"}, "`WandbLogger` takes no `name`: pass it to `init` or `run`"),
+        ({"id": "x"}, "`WandbLogger` takes no `id`: each run has a unique one"),
+        ({"projct": "x"}, "`wandb.init`, which has no option `projct`"),
         ({"config": "x"}, "takes as `config` a mapping or a dataclass, and got 'x'"),
         ({"settings": 3}, "takes `settings` as W&B does, and got 3"),
     ],
@@ -370,9 +370,9 @@ def test_the_end_of_wandbs_own_process_is_told_and_nothing_hangs(tmp_path):
             if int(rest.split()[1]) == os.getpid() and "wandb-core" in name:
                 os.kill(int(entry.parent.name), signal.SIGKILL)
                 os.waitpid(int(entry.parent.name), 0)
-        portion = RecordBatch.of([run], {"a": np.ones((1, 10_000))}, step=np.arange(10_000)[None])
+        batch = RecordBatch.of([run], {"a": np.ones((1, 10_000))}, step=np.arange(10_000)[None])
         try:
-            sink.write(portion)
+            sink.write(batch)
             sink.flush()
         except ConnectionError as error:
             print("records:", error)
@@ -412,7 +412,7 @@ def test_on_a_terminal_nobody_is_asked_for_a_login(tmp_path):
 
 
 def _all_of(terminal):
-    """What is shown on a terminal until its program ends."""
+    """Return the terminal output of a program."""
     shown = b""
     try:
         while more := os.read(terminal, 4096):

@@ -1,4 +1,4 @@
-"""What other processes do to files of text. They import no more than that takes."""
+"""Child processes that write text files. They import no more than that takes."""
 
 import os
 import resource

@@ -1,4 +1,4 @@
-"""Invariants that stop a run, and what the error carries."""
+"""Checks that stop a run, and the contents of the error."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def test_the_explanation_is_of_what_was_checked_and_the_view_is_what_was_asked_f
     [
         (lambda: CheckLogger(nan_check, 1), "Write `nan_check()`."),
         (lambda: CheckLogger(bool, 1, print), "`CheckLogger` takes a `message` to show, and got"),
-        (lambda: CheckLogger(True, 1), "takes a function of the state that says whether all is"),
+        (lambda: CheckLogger(True, 1), "takes a function of the state that returns True if"),
         (lambda: CheckLogger(bool, 1, view=3), "`CheckLogger` takes a view, a function of the"),
         (lambda: nan_check(jnp.zeros(3)), "`nan_check` takes a view, a function of the state, and"),
         (lambda: CheckLogger(bool, 0), "The schedule of `CheckLogger` takes a whole number of 1"),

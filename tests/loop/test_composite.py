@@ -1,4 +1,4 @@
-"""Several loggers as one: who is told what, in which order, whatever fails."""
+"""Combined loggers: order of the calls, and failures of single loggers."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ def test_no_loggers_at_all_are_a_logger() -> None:
     assert float(run(CompositeLogger()).energy) == 10
 
 
-# What is no logger.
+# Invalid loggers.
 
 
 class NoLog:
@@ -222,7 +222,7 @@ class NoLog:
 
 
 class OfFunctions(NoLog):
-    """What has a way to become one."""
+    """Has a method that returns a logger for loops."""
 
     def loop(self, view: Any, schedule: Any) -> Any:
         raise NotImplementedError
@@ -233,13 +233,13 @@ class OfFunctions(NoLog):
     [
         (NoLog(), ["got NoLog() of type `NoLog`, which has no `log`."]),
         (None, ["got None of type `NoneType`, which has no `__enter__` and no `__exit__` and no"]),
-        (print, ["A function becomes one by `CallbackLogger(fn, schedule)`."]),
+        (print, ["For a function, write `CallbackLogger(fn, schedule)`."]),
         ([NullLogger()], ["Write `CompositeLogger(*loggers)`."]),
         (NullLogger, ["got the class `NullLogger`. Write `NullLogger(...)`."]),
-        (OfFunctions(), ["Write `logger.loop(view, schedule)` in its place."]),
+        (OfFunctions(), ["Write `logger.loop(view, schedule)` instead."]),
         (
             ProgressLogger(),
-            ["which follows loops that are compiled", "loop.TqdmLogger(num_steps)`"],
+            ["which follows compiled loops", "loop.TqdmLogger(num_steps)`"],
         ),
     ],
 )

@@ -1,4 +1,4 @@
-"""Lines of text for the steps that are due, and functions that are called for them."""
+"""Lines of text, and callbacks, on the steps that are due."""
 
 from __future__ import annotations
 

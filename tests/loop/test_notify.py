@@ -1,4 +1,4 @@
-"""`NotifyLogger` against real servers: what is posted, when, and what happens where that fails."""
+"""`NotifyLogger` against real servers: contents and times of posts, and failures."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from gates import pending
 from interrupts import interrupts
 from logax import DeliveryError, EveryNStep
 from logax._delivery.worker import Worker, worker
-from logax._support.forks import _renewed
+from logax._support.forks import _registered
 from logax.loop import CompositeLogger, NotifyLogger, RingBufferLogger, _webhook
 from logax.loop import _webhook as _outbox
 from loops import Particles, held_state, run
@@ -88,7 +88,7 @@ class Server:
 
 @pytest.fixture(autouse=True)
 def _no_long_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_outbox, "FIRST_PAUSE", 0.001)
+    monkeypatch.setattr(_outbox, "FIRST_RETRY_SECONDS", 0.001)
     monkeypatch.setenv("no_proxy", "*")
 
 
@@ -97,7 +97,7 @@ def server() -> Iterator[Server]:
     server = Server()
     yield server
     server.close()
-    threads = [thread for thread in threading.enumerate() if thread.name == _outbox.THREAD]
+    threads = [thread for thread in threading.enumerate() if thread.name == _outbox.THREAD_NAME]
     for thread in threads:
         thread.join(LONG)
     assert not any(thread.is_alive() for thread in threads)
@@ -128,7 +128,7 @@ def one_warning(server: Server, *texts: str) -> Iterator[None]:
     assert warning.filename.endswith(("test_notify.py", "loops.py"))
 
 
-# What is posted.
+# Contents of the posts.
 
 
 def test_each_due_step_is_posted_in_order_and_then_the_end(server: Server) -> None:
@@ -239,11 +239,11 @@ def test_a_very_long_error_makes_a_line_of_bounded_length(server: Server) -> Non
     error = ValueError("long " * 10_000)
     with pytest.raises(ValueError, match="long"), NotifyLogger(server.url):
         raise error
-    assert len(server.bodies[0]["text"]) == _outbox.LONGEST_TEXT
+    assert len(server.bodies[0]["text"]) == _outbox.MAX_TEXT_CHARACTERS
     assert str(error).strip() in server.bodies[0]["error"]
 
 
-# In whose time.
+# Times of the posts.
 
 
 def test_a_slow_server_costs_steps_that_are_not_posted_and_no_time(server: Server) -> None:
@@ -287,7 +287,7 @@ def test_a_hundred_runs_leave_no_thread(server: Server) -> None:
             logger.log(None, 0)
     assert server.told == [("step", 0, 0), ("finished", 0, 0)] * 100
     for thread in threading.enumerate():
-        if thread.name == _outbox.THREAD or "process_request" in thread.name:
+        if thread.name == _outbox.THREAD_NAME or "process_request" in thread.name:
             thread.join(LONG)
     assert threading.active_count() <= before
 
@@ -303,7 +303,7 @@ def test_records_do_not_wait_for_it_and_the_interpreter_switches_as_usual(server
         server.gate.set()
 
 
-# What fails.
+# Failures.
 
 
 @pytest.mark.parametrize("code", [500, 503, 429])
@@ -318,7 +318,7 @@ def test_a_long_wait_that_the_server_asks_for_ends_with_the_loop(server: Server)
 
     class Watched(threading.Condition):
         def wait_for(self, predicate: Any, timeout: float | None = None) -> Any:
-            if timeout == _outbox.LONGEST_ASKED:
+            if timeout == _outbox.MAX_RETRY_AFTER_SECONDS:
                 waits.set()
             return super().wait_for(predicate, timeout)
 
@@ -344,8 +344,8 @@ def test_one_that_is_longer_than_the_exit_waits_is_not_begun(server: Server) -> 
     [("0", 0.0), ("7", 7.0), ("Thu, 01 Jan 1970 00:00:00 GMT", 0.0), ("soon", None), ("-1", None)],
 )
 def test_what_servers_ask_for_is_read(text: str, seconds: float | None) -> None:
-    assert _webhook._asked({"Retry-After": text}) == seconds
-    assert _webhook._asked({}) is None
+    assert _webhook._retry_after({"Retry-After": text}) == seconds
+    assert _webhook._retry_after({}) is None
 
 
 @pytest.mark.parametrize("code", [400, 404, 410])
@@ -504,19 +504,19 @@ def test_an_interrupt_ends_the_wait_at_the_exit(server: Server) -> None:
             thread.join()
 
 
-# What is wrong with the view.
+# Invalid views.
 
 
 def test_what_a_view_raises_comes_out_of_log_and_names_the_logger(server: Server) -> None:
     with pytest.raises(AttributeError, match="energie") as caught:
         run(NotifyLogger(server.url, 1, lambda state: state.energie), steps=3)
-    assert caught.value.__notes__ == ["`NotifyLogger` was looking at step 0 with its view."]
+    assert caught.value.__notes__ == ["`NotifyLogger` was calling its view on step 0."]
     assert server.told == [("failed", 0, 0)]
 
 
 @pytest.mark.parametrize("value", [object(), b"bytes", np.datetime64("now"), np.array([None])])
 def test_a_value_that_json_lacks_comes_out_of_log(server: Server, value: Any) -> None:
-    text = r"`NotifyLogger` posts numbers, arrays and texts, and its view gave .* for `a/0`"
+    text = r"`NotifyLogger` posts numbers, arrays and strings, and its view gave .* for `a/0`"
     with pytest.raises(TypeError, match=text):
         run(NotifyLogger(server.url, 1, lambda state: {"a": [value]}, ends=False), steps=1)
     assert server.bodies == []
@@ -534,7 +534,7 @@ def test_values_that_could_not_be_computed_are_a_warning(server: Server) -> None
 
     gate = threading.Event()
     logger = NotifyLogger(server.url, 1, lambda x: x, ends=False)
-    with one_warning(server, "there are no values of step 0: ", "on the device"), logger:
+    with one_warning(server, "values of step 0 could not be computed: ", "on the device"), logger:
         logger.log(pending(gate, fail), 0)
         gate.set()
 
@@ -545,7 +545,7 @@ def test_it_works_next_to_others(server: Server) -> None:
     assert sorted(server.told) == [("finished", 1, 0), ("step", 0, 0)]
 
 
-# What is wrong with the options.
+# Invalid options.
 
 
 @pytest.mark.parametrize(
@@ -586,7 +586,7 @@ def test_a_view_that_is_no_function_is_refused() -> None:
         NotifyLogger("http://h", 1, "energy")  # type: ignore[arg-type]
 
 
-# The thread behind it.
+# The thread.
 
 
 def test_a_worker_that_is_stopped_does_its_jobs_ends_and_begins_again() -> None:
@@ -615,7 +615,7 @@ def test_a_thread_that_dies_is_told_and_costs_no_job(monkeypatch: pytest.MonkeyP
         if faults:
             raise faults.pop()
 
-    monkeypatch.setattr(own, "_due", due)
+    monkeypatch.setattr(own, "_pop_due_job", due)
     own.put(0, done.append, 0)
     assert own.drain(None)
     own.put(0, faults.append, MemoryError("none again"))  # and the thread dies
@@ -679,8 +679,8 @@ def test_a_large_array_is_refused(server: Server) -> None:
 def test_a_child_that_is_forked_while_a_post_is_made_can_leave(server: Server) -> None:
     with NotifyLogger(server.url, 1) as logger:
         outbox = logger._outbox
-        assert outbox in _renewed  # so that a fork does what follows
-        # What a child finds: a lock that is held by a thread which is not there.
+        assert outbox in _registered  # so that a fork does what follows
+        # As in a forked child: a lock held by a thread that does not exist there.
         with outbox._changed:
             outbox._reset()
             outbox._worker._reset()

@@ -1,4 +1,4 @@
-"""`PlotLogger`: what is in the plot, when it is drawn, and what happens where that fails."""
+"""`PlotLogger`: contents of the plot, times of drawings, and failures."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ import pytest
 
 from gates import pending
 from logax._delivery.worker import worker
-from logax._support.figures import POINTS, Series, figure_of, thinned
-from logax._support.forks import _renewed
-from logax.loop import CompositeLogger, EveryNStep, PlotLogger, plot
-from logax.loop._figure_targets import drawn
+from logax._support.figures import MAX_POINTS_PER_LINE, Series, downsample, draw_figure
+from logax._support.forks import _registered
+from logax.loop import CompositeLogger, EveryNStep, PlotLogger, live_plot
+from logax.loop._figure_targets import render_figure
 from loops import Particles, held_state, run
 
 LONG = 60.0  # seconds
@@ -40,10 +40,10 @@ def figures(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     drawn: list[Any] = []
 
     def kept(*arguments: Any) -> Any:
-        drawn.append(figure_of(*arguments))
+        drawn.append(draw_figure(*arguments))
         return drawn[-1]
 
-    monkeypatch.setattr(plot, "figure_of", kept)
+    monkeypatch.setattr(live_plot, "draw_figure", kept)
     return drawn
 
 
@@ -145,11 +145,11 @@ def test_pyplot_stays_out_of_it(tmp_path: Path) -> None:
     assert matplotlib.image.imread(tmp_path / "plot.png").ndim == 3
 
 
-# How values are drawn.
+# Drawing of values.
 
 
 def test_panels_share_the_step_axis_and_have_titles() -> None:
-    figure = figure_of({"loss": series([3, 2, 1]), "a $ b_{": series([5, 6, 7])})
+    figure = draw_figure({"loss": series([3, 2, 1]), "a $ b_{": series([5, 6, 7])})
     first, second = figure.axes
     assert (first.get_title(loc="left"), second.get_title(loc="left")) == ("loss", "a $ b_{")
     assert (first.get_xlabel(), second.get_xlabel()) == ("", "step")
@@ -157,17 +157,17 @@ def test_panels_share_the_step_axis_and_have_titles() -> None:
     assert first.get_yscale() == second.get_yscale() == "linear"
     assert line(figure) == ([0, 1, 2], [3, 2, 1])
     assert line(figure, 1) == ([0, 1, 2], [5, 6, 7])
-    drawn(figure, "png")  # a sign of formulas is none in a name
+    render_figure(figure, "png")  # a sign of formulas is none in a name
 
 
 def test_values_that_are_not_finite_are_gaps() -> None:
-    figure = figure_of({"x": series([1, np.nan, 3, np.inf, -np.inf, 6])})
+    figure = draw_figure({"x": series([1, np.nan, 3, np.inf, -np.inf, 6])})
     np.testing.assert_array_equal(line(figure)[1], [1, np.nan, 3, np.nan, np.nan, 6])
-    drawn(figure_of({"x": series([np.nan, np.inf])}), "png")
+    render_figure(draw_figure({"x": series([np.nan, np.inf])}), "png")
 
 
 def test_lanes_are_thin_lines_of_one_colour() -> None:
-    figure = figure_of({"x": series([[1, 10], [2, 20], [3, 30]]), "one": series([1, 1, 1])})
+    figure = draw_figure({"x": series([[1, 10], [2, 20], [3, 30]]), "one": series([1, 1, 1])})
     lanes, one = figure.axes[0].lines, figure.axes[1].lines
     assert [drawn.get_ydata().tolist() for drawn in lanes] == [[1, 2, 3], [10, 20, 30]]
     assert len({drawn.get_color() for drawn in lanes}) == 1
@@ -181,19 +181,19 @@ def test_no_lanes_are_no_lines(png: Path, figures: list[Any]) -> None:
 
 
 def test_a_logarithmic_panel_has_gaps_where_there_is_no_logarithm() -> None:
-    figure = figure_of({"x": series([1, 0, 100, -1]), "y": series([1, 0, 1, 2])}, ["x"])
+    figure = draw_figure({"x": series([1, 0, 100, -1]), "y": series([1, 0, 1, 2])}, ["x"])
     assert [panel.get_yscale() for panel in figure.axes] == ["log", "linear"]
     np.testing.assert_array_equal(line(figure)[1], [1, np.nan, 100, np.nan])
     np.testing.assert_array_equal(line(figure, 1)[1], [1, 0, 1, 2])
-    drawn(figure_of({"x": series([0, -1, np.nan])}, ["x"]), "png")
+    render_figure(draw_figure({"x": series([0, -1, np.nan])}, ["x"]), "png")
 
 
 def test_a_long_line_is_thinned_and_keeps_its_extremes() -> None:
     steps = np.arange(100_003)
     values = np.sin(steps / 1000.0)
     values[[777, 50_000]] = [9, -9]
-    x, y = thinned(steps, values)
-    assert len(x) <= POINTS + 2
+    x, y = downsample(steps, values)
+    assert len(x) <= MAX_POINTS_PER_LINE + 2
     assert np.all(np.diff(x) > 0)
     assert (x[0], x[-1]) == (0, 100_002)
     np.testing.assert_array_equal(y, values[x])
@@ -205,8 +205,11 @@ def test_a_long_line_is_thinned_and_keeps_its_extremes() -> None:
 
 
 def test_a_line_that_is_not_long_stays_as_it_is() -> None:
-    steps, values = np.arange(POINTS), np.random.default_rng(0).normal(size=POINTS)
-    x, y = thinned(steps, values)
+    steps, values = (
+        np.arange(MAX_POINTS_PER_LINE),
+        np.random.default_rng(0).normal(size=MAX_POINTS_PER_LINE),
+    )
+    x, y = downsample(steps, values)
     np.testing.assert_array_equal(x, steps)
     np.testing.assert_array_equal(y, values)
 
@@ -215,7 +218,7 @@ def test_long_gaps_stay_and_short_ones_hide_nothing() -> None:
     values = np.ones(100_000)
     values[20_000:40_000] = np.nan
     values[70_001] = np.nan
-    x, y = thinned(np.arange(100_000), values)
+    x, y = downsample(np.arange(100_000), values)
     gaps = x[np.isnan(y)]
     assert 20_000 <= gaps.min() < 20_200
     assert 39_800 < gaps.max() < 40_000
@@ -224,12 +227,12 @@ def test_long_gaps_stay_and_short_ones_hide_nothing() -> None:
 def test_a_value_between_two_gaps_is_a_dot() -> None:
     values = np.full(100, np.nan)
     values[:10], values[50] = 1, 5
-    figure = figure_of({"x": series(values)})
+    figure = draw_figure({"x": series(values)})
     assert line(figure, number=1) == ([50], [5])
     assert figure.axes[0].lines[1].get_marker() == "."
 
 
-# When it is drawn.
+# Times of drawings.
 
 
 def test_log_does_not_wait_for_the_device_and_nor_does_the_thread(
@@ -246,7 +249,7 @@ def test_one_drawing_at_most_waits_and_no_value_is_left_out(png: Path, figures: 
     assert worker.drain(None)
 
     def at(step: int) -> None:
-        assert sum(job.run == logger._plot._work for job in worker._jobs) == 1
+        assert sum(job.run == logger._plot._draw_if_due for job in worker._jobs) == 1
 
     logger = PlotLogger(energy, 1, png, seconds_between=0)
     with busy_worker():
@@ -271,12 +274,12 @@ def test_values_come_along_with_the_next_drawing(png: Path, figures: list[Any]) 
 
 def test_values_that_wait_for_a_drawing_do_not_wait_on_the_device(png: Path) -> None:
     def at(step: int) -> None:
-        if step > 0 and step % plot.MANY == 0:
+        if step > 0 and step % live_plot.MAX_PENDING_STEPS == 0:
             assert worker.drain(None)
-            assert len(logger._plot._pending) < plot.MANY
+            assert len(logger._plot._pending) < live_plot.MAX_PENDING_STEPS
 
     logger = PlotLogger(energy, 1, png, seconds_between=3600)
-    run(logger, steps=4 * plot.MANY, at=at)
+    run(logger, steps=4 * live_plot.MAX_PENDING_STEPS, at=at)
 
 
 def test_while_the_loop_runs_the_plot_is_drawn_again(png: Path, figures: list[Any]) -> None:
@@ -292,7 +295,7 @@ def test_while_the_loop_runs_the_plot_is_drawn_again(png: Path, figures: list[An
 def test_a_drawing_that_takes_long_is_not_soon_done_again(
     png: Path, figures: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plot, "SHARE", 1e-6)
+    monkeypatch.setattr(live_plot, "MAX_DRAWING_SHARE", 1e-6)
     at = lambda step: worker.drain(None)  # noqa: E731
     run(PlotLogger(energy, 1, png, seconds_between=0), steps=20, at=at)
     assert [line(figure)[0][-1] for figure in figures] == [0, 19]
@@ -320,7 +323,7 @@ def test_a_loop_in_a_callback_draws_where_it_is(png: Path, figures: list[Any]) -
     assert line(figures[-1]) == ([0, 1, 2], [1, 2, 3])
 
 
-# What fails.
+# Failures.
 
 
 def test_a_missing_folder_is_an_error_before_the_first_step(tmp_path: Path) -> None:
@@ -496,9 +499,9 @@ def test_a_child_that_is_forked_while_a_plot_is_drawn_can_leave(png: Path) -> No
     with PlotLogger(energy, 1, png) as logger:
         logger.log(Particles.at_rest(), 0)
         drawing = logger._plot
-        # What a child finds: a lock that is held by a thread which is not there.
-        with drawing._one_at_a_time:
+        # As in a forked child: a lock held by a thread that does not exist there.
+        with drawing._drawing_lock:
             drawing._reset()
             drawing.end()
-        assert drawing in _renewed  # so that a fork does that
+        assert drawing in _registered  # so that a fork does that
     assert png.read_bytes().startswith(b"\x89PNG")

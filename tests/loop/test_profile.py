@@ -1,4 +1,4 @@
-"""`ProfileLogger`: exactly the steps that were asked for are in the trace, whatever happens."""
+"""`ProfileLogger`: the trace has exactly the requested steps, also if the loop fails."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ import numpy as np
 import pytest
 
 from logax.loop import CompositeLogger, NullLogger, ProfileLogger, ProfileReport, run_loop
-from logax.loop import _trace as _recording
-from logax.loop import _trace as trace_module
-from logax.loop._trace import Operation, read_report
+from logax.loop import _profiler_trace as _recording
+from logax.loop import _profiler_trace as trace_module
+from logax.loop._profiler_trace import Operation, read_report
 from loops import Particles, held_state
 
 
@@ -87,7 +87,7 @@ def run(
 
 @dataclasses.dataclass
 class Seen:
-    """What is in a trace."""
+    """Contents of a trace."""
 
     names: list[str]
     work: list[int]  # the steps whose annotation is there
@@ -156,10 +156,10 @@ def test_edges_that_it_is_not_told_of_are_moved_and_said(tmp_path: Path) -> None
     with pytest.warns(UserWarning, match="ProfileLogger") as caught:
         run(logger, range(10), range(4, 8), told=lambda step: step % 2 == 1)
     assert [str(each.message) for each in caught] == [
-        "`ProfileLogger` was to trace steps 3 to 6, and the trace has steps 4 to 7: it was not "
-        "told of step 2, and began after step 3; it was not told of step 6, and stopped after step "
-        "7. Call `log` after every step, and let `start_step` be a step that comes after the first "
-        "one that is logged."
+        "`ProfileLogger` was to trace steps 3 to 6, and the trace has steps 4 to 7: step 2 was not "
+        "logged, so it started after step 3; step 6 was not logged, so it stopped after step 7. "
+        "Call `log` after every step, and choose a `start_step` after the first step that is "
+        "logged."
     ]
     assert caught[0].filename == __file__
     trace = seen(logger.trace_path)
@@ -204,7 +204,7 @@ def test_a_loop_without_a_whole_step_in_the_window_says_so(tmp_path: Path) -> No
     with pytest.warns(UserWarning, match="has no step: the loop ended before step 3 was logged"):
         run(logger, range(3), range(0))
     assert seen(logger.trace_path).work == []
-    with pytest.raises(RuntimeError, match=r"There is no whole step in the trace at .*xplane\.pb"):
+    with pytest.raises(RuntimeError, match=r"The trace at .*xplane\.pb has no complete step"):
         logger.report()
 
 
@@ -224,7 +224,7 @@ def test_a_loop_that_is_resumed_in_the_window_is_traced_from_its_second_step_on(
     tmp_path: Path,
 ) -> None:
     logger = ProfileLogger(tmp_path, 3, 6)
-    with pytest.warns(UserWarning, match=r"has steps 5 to 6: it was not told of step 2, and began"):
+    with pytest.warns(UserWarning, match=r"has steps 5 to 6: step 2 was not logged, so it started"):
         run(logger, range(4, 9), range(5, 7))
     trace = seen(logger.trace_path)
     assert (trace.work, trace.runs) == ([5, 6], {"inside": 2})
@@ -235,8 +235,8 @@ def test_a_loop_that_is_resumed_behind_the_window_traces_nothing_and_says_so(
 ) -> None:
     logger = ProfileLogger(tmp_path, 3, 6)
     expected = (
-        r"^`ProfileLogger` was to trace steps 3 to 6, and nothing was traced: the first that it "
-        r"was told of is step 6, when these were over\. Call `log` after every step"
+        r"^`ProfileLogger` was to trace steps 3 to 6, and nothing was traced: the first step that "
+        r"was logged, step 6, comes after them\. Call `log` after every step"
     )
     with pytest.warns(UserWarning, match=expected) as caught:
         run(logger, range(6, 9), range(0))
@@ -258,8 +258,8 @@ def test_a_loop_that_fails_keeps_its_trace_and_the_error_says_where(
         run(logger, range(8), range(2, 8), then=fails)
     (path,) = files(tmp_path)
     assert caught.value.__notes__ == [
-        "`ProfileLogger` was to trace steps 2 to 50, and the trace has steps 2 to 4, and what came "
-        f"after: {path}"
+        "`ProfileLogger` was to trace steps 2 to 50, and the trace has steps 2 to 4 and later "
+        f"work: {path}"
     ]
     assert logger.trace_path == path
     assert seen(path).work == [2, 3, 4]
@@ -286,9 +286,9 @@ def test_another_trace_that_is_running_goes_on(tmp_path: Path) -> None:
         with jax.profiler.TraceAnnotation("work-77"):
             pass
     assert str(caught.value) == (
-        "`ProfileLogger` could not start its trace: another one is running. JAX has one trace at a "
-        "time, and one that is running goes on. Stop it before with `jax.profiler.stop_trace()`, "
-        "or let one `ProfileLogger` end before the next begins."
+        "`ProfileLogger` could not start its trace: another one is running. JAX runs one trace at "
+        "a time, and the running one continues. Stop it first with `jax.profiler.stop_trace()`, "
+        "or let one `ProfileLogger` end before the next one starts."
     )
     assert seen(files(tmp_path / "other")[0]).work == [0, 1, 77]
     assert files(tmp_path / "ours") == []
@@ -341,7 +341,7 @@ def test_the_file_for_perfetto_is_next_to_the_trace(tmp_path: Path) -> None:
 def test_a_trace_near_the_limit_of_the_viewers_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trace_module, "EVENT_LIMIT", 500)
+    monkeypatch.setattr(trace_module, "MAX_VIEWER_EVENTS", 500)
     logger = ProfileLogger(tmp_path, 1, 4)
 
     def loop() -> None:
@@ -563,7 +563,7 @@ def put_a_file_in_the_place_of_its_folder(temporary: Path) -> None:
 
 @pytest.fixture
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where temporary files are."""
+    """Folder of temporary files."""
     folder = tmp_path / "temporary"
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
@@ -629,7 +629,7 @@ def test_traces_of_the_same_second_have_names_of_their_own(tmp_path: Path) -> No
     for number, name in enumerate(("now", "now_1", "now_2")):
         (tmp_path / "now").mkdir(exist_ok=True)
         (tmp_path / "now" / "trace").write_text(str(number))
-        target = _recording._copied(str(tmp_path / "now"), str(tmp_path / "home"))
+        target = _recording._copy_to_free_name(str(tmp_path / "now"), str(tmp_path / "home"))
         assert target == str(tmp_path / "home" / name)
     found = {path.parent.name: path.read_text() for path in (tmp_path / "home").rglob("trace")}
     assert found == {"now": "0", "now_1": "1", "now_2": "2"}
@@ -637,10 +637,10 @@ def test_traces_of_the_same_second_have_names_of_their_own(tmp_path: Path) -> No
 
 def test_a_trace_that_cannot_be_copied_leaves_no_part_of_it(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="gone"):
-        _recording._copied(str(tmp_path / "gone"), str(tmp_path / "home"))
+        _recording._copy_to_free_name(str(tmp_path / "gone"), str(tmp_path / "home"))
     assert os.listdir(tmp_path / "home") == []
     with pytest.raises(FileNotFoundError, match="gone"):  # and the name is not the reason
-        _recording._renamed(str(tmp_path / "gone"), str(tmp_path / "free"))
+        _recording._rename_if_free(str(tmp_path / "gone"), str(tmp_path / "free"))
 
 
 def test_a_trace_whose_folder_is_gone_is_kept_elsewhere(tmp_path: Path, temporary: Path) -> None:
@@ -665,7 +665,7 @@ def test_a_state_that_cannot_be_waited_for_ends_the_trace_and_the_loop(tmp_path:
         logger.log(start(), 0)
         logger.log(start(), 1)
         logger.log(gone, 2)
-    assert "the trace has step 1, and what came after" in caught.value.__notes__[0]
+    assert "the trace has step 1 and later work: " in caught.value.__notes__[0]
     assert logger.report().steps == range(1, 2)
 
 
@@ -714,8 +714,8 @@ def test_a_trace_that_was_moved_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError) as caught:
         logger.report()
     assert str(caught.value) == (
-        f"`ProfileLogger.report` reads its trace in {folder}, and it is not there any more. Call "
-        "it before the trace is moved."
+        f"`ProfileLogger.report` reads the trace in {folder}, which no longer exists. Call "
+        "`report` before you move the trace."
     )
 
 
@@ -747,8 +747,8 @@ def test_a_folder_that_no_system_makes_is_told_with_the_reason(
 def test_a_report_needs_a_trace(tmp_path: Path) -> None:
     logger = ProfileLogger(tmp_path, 1, 2)
     message = (
-        r"^`ProfileLogger\.report` needs a trace, and there is none: it is there when step 2 has "
-        r"been logged, or the `with` block has been left after step 1\. Call it then\.$"
+        r"^`ProfileLogger\.report` needs a trace, and there is none yet\. Call `report` after step "
+        r"2 is logged, or after a `with` block that reached step 1\.$"
     )
     with pytest.raises(RuntimeError, match=message):
         logger.report()

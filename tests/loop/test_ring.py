@@ -1,4 +1,4 @@
-"""The last states: which, how they are kept, and what is left of them after a crash."""
+"""`RingBufferLogger`: the states it keeps, and the file it writes after a crash."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_view_a_schedule_and_a_ring_that_is_not_full() -> None:
 
 
 class KeepsReferences(NullLogger):
-    """What a logger must not do."""
+    """Calls that a logger must not make."""
 
     def log(self, state: Any, step: int) -> None:
         self.kept = state
@@ -346,7 +346,8 @@ def test_what_cannot_be_stored_is_named_and_the_rest_is_written(tmp_path: Path) 
         "other order": "<f8",
         "dates": "<M8[D]",
     }
-    assert "Left out, since they are no arrays: `none`, `object`, `objects`." in error.__notes__[0]
+    note = error.__notes__[0]
+    assert "Left out, since they are not arrays: `none`, `object`, `objects`." in note
 
 
 def test_an_error_that_takes_no_notes_stays_what_it_is(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`run_loop` and `key_chain`: what the steps get, what the logger sees, when it ends."""
+"""`run_loop` and `key_chain`: arguments of the steps, calls of the logger, end of the loop."""
 
 from __future__ import annotations
 
@@ -244,7 +244,7 @@ def test_a_chain_with_a_shape_splits_the_key_of_each_step(key: Any) -> None:
 
 
 def numbers_of(key: Any) -> list[int]:
-    """What a key is made of."""
+    """Return the key data as a list."""
     typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
     return np.asarray(jax.random.key_data(key) if typed else key).tolist()  # type: ignore[no-any-return]
 

@@ -1,4 +1,4 @@
-"""All loggers together: nothing is touched when nothing is due, and nothing stays open."""
+"""All loggers together: steps that are not due cost nothing, and nothing stays open."""
 
 from __future__ import annotations
 

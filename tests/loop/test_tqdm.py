@@ -1,4 +1,4 @@
-"""The bar of a Python loop: where it stands, what it shows, when it looks."""
+"""`TqdmLogger`: position and values of the bar, and times of drawings."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Screen(io.StringIO):
 
 @pytest.fixture
 def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_bars, "SECONDS_BETWEEN_LINES", 0.0)
+    monkeypatch.setattr(_bars, "LINE_INTERVAL_SECONDS", 0.0)
 
 
 def drawn(text: str) -> list[int]:
@@ -152,7 +152,7 @@ def test_where_tqdm_is_disabled_there_is_no_bar() -> None:
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
-    assert done.stdout.startswith("3 `TqdmLogger` goes on without its postfix: ZeroDivisionError")
+    assert done.stdout.startswith("3 `TqdmLogger` continues without its postfix: ZeroDivisionError")
 
 
 def test_the_last_step_is_drawn_with_its_values() -> None:
@@ -190,7 +190,7 @@ def test_values_are_short(value: Any, shown: str) -> None:
 @pytest.mark.parametrize(
     ("postfix", "said"),
     [
-        (lambda state: [1.0], "TypeError: it gave [1.0] of type `list`, which is no dictionary."),
+        (lambda state: [1.0], "TypeError: it returned [1.0] of type `list`, which is not a dict"),
         (lambda state: {"x": state.nothing}, "AttributeError: 'Particles' object has no attribute"),
         (lambda state: {"x": 1 / 0}, "ZeroDivisionError: division by zero."),
     ],
@@ -200,7 +200,7 @@ def test_a_postfix_that_fails_is_said_once_and_the_run_goes_on(postfix: Any, sai
     assert float(run(bar).energy) == 10
     lines = [line for line in text.getvalue().splitlines() if "postfix" in line]
     assert len(lines) == 1
-    assert lines[0].startswith("`TqdmLogger` goes on without its postfix: ")
+    assert lines[0].startswith("`TqdmLogger` continues without its postfix: ")
     assert said in lines[0]
     assert drawn(text.getvalue())[-1] == 10
 
@@ -225,7 +225,7 @@ def test_an_error_leaves_the_bar_where_it_is() -> None:
 
 
 def test_on_a_terminal_it_is_one_line_that_is_redrawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_bars, "SECONDS_ON_A_SCREEN", 0.0)
+    monkeypatch.setattr(_bars, "SCREEN_INTERVAL_SECONDS", 0.0)
     screen = Screen()
     run(TqdmLogger(10, file=screen))
     assert screen.getvalue().count("\n") == 1

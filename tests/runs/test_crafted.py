@@ -146,7 +146,7 @@ READ = """
 import contextlib, io, json
 import logax, resource
 from logax._cli import main
-from logax._runs.batches import batches_of
+from logax._runs.batch_summaries import summarize_batches
 from run_crafting import altered
 
 original, cases = arguments
@@ -157,7 +157,7 @@ def read(path):
     runs = logax.load(path)
     repr(runs)
     for each in runs.values():
-        each.config, each.machine, each.updated, repr(each), list(batches_of(each))
+        each.config, each.machine, each.updated, repr(each), list(summarize_batches(each))
         for key in each:
             each[key]
     for key in runs.logged():
@@ -278,13 +278,13 @@ def test_every_crafted_file_is_read_or_told_in_bounded_memory_and_time(
     [
         (
             "UPDATE portions SET data = CAST(x'ffffff7f' || substr(data, 5) AS BLOB) WHERE ragged",
-            "a portion of it has more records than it says.",
+            "one of its batches has more records than it claims.",
         ),
-        (layout(steps=[["step", "|S4", [], []]]), "a layout has a step that is no number."),
+        (layout(steps=[["step", "|S4", [], []]]), "a layout has a step that is not a number."),
         (array("<f7", [], []), "it has the unknown type '<f7'."),
         (
             "UPDATE layouts SET content = replace(content, 'threefry2x32', 'threefry2x99')",
-            "The file holds PRNG keys of the kind 'key<threefry2x99>', which this JAX does not ",
+            "The file holds PRNG keys of type 'key<threefry2x99>', which this version of JAX does ",
         ),
     ],
     ids=["records", "step", "type", "keys"],

@@ -76,9 +76,9 @@ def test_random_bytes_and_empty_files_are_told(tmp_path: Path) -> None:
         bad.write_bytes(content)
         assert "bad.sqlite cannot be read as a file of runs: " in check_refused(tmp_path, bad)
     bad.write_bytes(b"x")
-    assert check_refused(tmp_path, bad) == f"{bad} is no file of runs: 1 byte is all there is."
+    assert check_refused(tmp_path, bad) == f"{bad} is not a file of runs: it has 1 byte."
     bad.write_bytes(b"")
-    assert check_refused(tmp_path, bad) == f"{bad} is no file of runs: 0 bytes are all there is."
+    assert check_refused(tmp_path, bad) == f"{bad} is not a file of runs: it has 0 bytes."
 
 
 def test_databases_of_others_are_told(tmp_path: Path, original: Path) -> None:
@@ -88,22 +88,22 @@ def test_databases_of_others_are_told(tmp_path: Path, original: Path) -> None:
     assert "it is a database of another program" in check_refused(tmp_path, bad)
     bad = altered(original, tmp_path, "PRAGMA user_version = 3")
     told = check_refused(tmp_path, bad)
-    assert "its format is version 3, and this logax reads up to 2; it takes a newer one." in told
+    assert "its format has version 3, and this logax reads up to 2; upgrade logax." in told
     bad = altered(original, tmp_path, "PRAGMA user_version = 1")
-    assert "its tables are not those of runs" in check_refused(tmp_path, bad)
+    assert "its tables are not those of a file of runs" in check_refused(tmp_path, bad)
 
 
 def test_folders_links_and_pipes_called_like_files_are_told(tmp_path: Path, original: Path) -> None:
     bad = tmp_path / "bad.sqlite"
     bad.mkdir()
-    with pytest.warns(UserWarning, match="bad.sqlite is no plain file"):
+    with pytest.warns(UserWarning, match="bad.sqlite is not a regular file"):
         assert list(logax.load(tmp_path)) == []
     assert list(logax.load(bad)) == []  # an empty folder
     bad.rmdir()
     os.mkfifo(bad)
-    assert "bad.sqlite is no plain file" in check_refused(tmp_path, bad)
+    assert "bad.sqlite is not a regular file" in check_refused(tmp_path, bad)
     bad.unlink()
-    for target, said in (("none", "there is no such file"), ("bad.sqlite", "symbolic links")):
+    for target, said in (("none", "the file does not exist"), ("bad.sqlite", "symbolic links")):
         bad.symlink_to(target)
         assert said in check_refused(tmp_path, bad)
         bad.unlink()
@@ -114,7 +114,7 @@ def test_folders_links_and_pipes_called_like_files_are_told(tmp_path: Path, orig
     for beside in ("-wal", "-shm", "-journal"):
         shutil.copy(original, tmp_path / "b.sqlite")
         (tmp_path / f"b.sqlite{beside}").symlink_to(victim)
-        with pytest.raises(logax.RunsError, match=f"b.sqlite{beside} is no plain file"):
+        with pytest.raises(logax.RunsError, match=f"b.sqlite{beside} is not a regular file"):
             read_all(tmp_path / "b.sqlite")
         (tmp_path / f"b.sqlite{beside}").unlink()
     assert victim.read_text() == "mine"
@@ -139,7 +139,7 @@ def test_tables_that_are_not_ours_are_refused(
     tmp_path: Path, original: Path, statements: tuple[str, ...]
 ) -> None:
     told = check_refused(tmp_path, altered(original, tmp_path, *statements))
-    assert "its tables are not those of runs" in told
+    assert "its tables are not those of a file of runs" in told
 
 
 def repeated(original: Path, table: str) -> bytes:
@@ -345,11 +345,11 @@ def test_a_key_whose_layout_is_damaged_is_not_said_to_be_missing(
         "need it are left out."
     ]
     assert str(told.value) == (
-        "'x' was not found in run bad-0, which may have it: a layout that says which keys some of "
-        "its records have is damaged. The other keys are 'lanes'"
+        "'x' was not found in run bad-0, but a layout that lists the keys of some of "
+        "its records is damaged. The other keys are 'lanes'"
     )
     assert runs["bad-0"]["lanes"].shape == (2, 5)
-    with pytest.raises(logax.RunsError, match=r"^'x' was not found in .* which may have it: "):
+    with pytest.raises(logax.RunsError, match=r"^'x' was not found in .*, but a layout "):
         _ = runs["x"]
 
 

@@ -14,10 +14,10 @@ import pytest
 
 import logax
 from logax._delivery.record_batch import RecordBatch, RunInfo, Stream
-from logax._runs.batches import batches_of
+from logax._runs.batch_statistics import ScalarStatistics, StepRange
+from logax._runs.batch_summaries import summarize_batches
 from logax._runs.errors import RefusedRunsError
-from logax._runs.locks import Lock
-from logax._runs.statistics import ScalarStatistics, StepRange
+from logax._runs.lock_files import LockFile
 from logax.loggers import SaveLogger
 from logax.loggers.save import SaveSink
 from storage_processes import start
@@ -122,7 +122,7 @@ def test_a_run_that_another_logger_has_claimed_cannot_be_resumed(tmp_path: Path)
     ):
         pass
     run = RunInfo(identity, "shared", resumed=True)
-    with pytest.raises(RefusedRunsError, match="Let that one finish first") as refused:
+    with pytest.raises(RefusedRunsError, match="Wait until it has finished") as refused:
         second.open([run])
     assert refused.value.runs == [run]
     second.end()
@@ -163,9 +163,9 @@ def test_records_of_a_run_that_cannot_be_resumed_are_counted_and_others_are_kept
                 logax.flush()
             assert str(told.value) == (
                 f"`SaveLogger` could not open the run {ids[1]}: ValueError: another process or "
-                f"logger has resumed the run {ids[1]}, and still writes it. Let that one finish "
-                "first; records of two writers have no order. Number of records lost with it so "
-                "far: 2."
+                f"logger has resumed the run {ids[1]}, and still writes to it. Wait until it "
+                "has finished; records of two writers have no order. Number of records lost with "
+                "it so far: 2."
             )
             logax.flush()  # nothing else was lost
         other.end()
@@ -237,13 +237,13 @@ def test_a_damaged_claim_is_an_error_while_it_is_held_and_otherwise_removed(tmp_
     claim = tmp_path / "1-00.claim"
     with contextlib.closing(SaveLogger(tmp_path)) as logger:
         for content in DAMAGED:
-            lock = Lock(str(claim), content)
+            lock = LockFile(str(claim), content)
             with pytest.raises(ValueError) as told, logger.run(resume="shared"):  # noqa: PT011
                 pass
             assert str(told.value) == (
                 f"`SaveLogger.run` cannot resume a run: the claim {claim} is damaged, and a "
-                "process holds it, so that it is not known which runs that process writes. End "
-                "that process, or remove the file if it holds no run."
+                "process holds it, so that the runs of that process are unknown. End that process, "
+                "or remove the file if the process has no run."
             )
             lock.release()
         target = tmp_path / "target"
@@ -280,7 +280,7 @@ def test_a_claim_that_is_damaged_when_a_program_resumes_loses_the_records_and_co
 
     program(1.0)
     logax.flush()
-    lock = Lock(str(tmp_path / "1-00.claim"), b"[")
+    lock = LockFile(str(tmp_path / "1-00.claim"), b"[")
     program(2.0)
     with pytest.raises(
         logax.DeliveryError, match=r"1-00.claim is damaged, and a .* lost with it so far: 1\.$"
@@ -304,7 +304,7 @@ def test_files_of_version_1_are_read(version_1: Path) -> None:
     assert run.steps["step"]["loss"].tolist() == [0, 1, 2, 3, 4]
     assert run["tree"]["w"].tolist() == [[0, 1], [2, 3], [4, 5]]
     assert runs["loss"][1].tolist()[:4] == [3, 4, 5, 12]
-    assert [batch.scalars for batch in batches_of(run)] == [{}, {}]
+    assert [batch.scalars for batch in summarize_batches(run)] == [{}, {}]
 
 
 def test_a_run_of_version_1_is_resumed_in_a_file_of_version_2(version_1: Path) -> None:
@@ -343,7 +343,7 @@ def test_batches_have_statistics_of_their_scalars(tmp_path: Path) -> None:
     sink.write(RecordBatch(streams, {"f": empty}, {"step": empty}, empty, site="file.py:7"))
     sink.close(runs, "finished")
     sink.end()
-    first, ragged, none = batches_of(logax.load(tmp_path)["a"])
+    first, ragged, none = summarize_batches(logax.load(tmp_path)["a"])
     assert (first.arrived, first.process, first.shards, first.records) == (100.0, 0, (None,), 3)
     assert first.steps == {"step": StepRange(4, 9)}
     assert first.scalars == {

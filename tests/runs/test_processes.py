@@ -21,9 +21,9 @@ import pytest
 
 import logax
 from logax._delivery.record_batch import RecordBatch, RunInfo
-from logax._runs.journal import Entry, Journal
+from logax._runs.journal import Journal, JournalEntry
 from logax.loggers.save import SaveSink
-from storage_processes import run, start, ways
+from storage_processes import disk_limits, run, start
 
 BEGIN = """
 import numpy as np
@@ -31,7 +31,7 @@ import logax
 from logax.loggers.save import SaveSink
 from logax._delivery.record_batch import RecordBatch, RunInfo
 
-def portion(run, number, size):
+def batch(run, number, size):
     return RecordBatch.of([run], {"x": np.full((1, 3, size), number), "n": np.full((1, 3), number)},
                       step=np.arange(number * 3, number * 3 + 3)[None])
 """
@@ -42,7 +42,7 @@ name, size, most = arguments
 sink, run = SaveSink(folder), RunInfo(name, name, began=time.time())
 sink.open([run])
 for number in range(most):
-    sink.write(portion(run, number, size))
+    sink.write(batch(run, number, size))
     if number % 3 == 2:
         sink.flush()
         print(number, flush=True)
@@ -52,7 +52,7 @@ signal.pause()
 
 
 def check(run: Any, size: int) -> int:
-    """How many portions there are: the first ones, none is missing and none wrong."""
+    """How many batches there are: the first ones, none is missing and none wrong."""
     logs = run.logs
     assert logs.count["x"] == logs.count["n"]
     number, rest = divmod(int(logs.count["n"]), 3)
@@ -134,7 +134,7 @@ def test_a_writer_that_ends_while_somebody_reads_leaves_everything_readable(tmp_
     sink, run = SaveSink(folder), RunInfo("a", "a")
     sink.open([run])
     for number in range(40):
-        sink.write(portion(run, number, 10))
+        sink.write(batch(run, number, 10))
         sink.flush()
         print(number)
     sink.close([run], "finished")
@@ -161,15 +161,15 @@ def test_a_forked_child_writes_a_file_of_its_own_to_the_same_run(tmp_path: Path)
 warnings.simplefilter("ignore")
 sink, run = SaveSink(folder), RunInfo("a", "a", began=1.0)
 sink.open([run])
-sink.write(portion(run, 0, 2))
+sink.write(batch(run, 0, 2))
 sink.flush()
-sink.write(portion(run, 1, 2))  # not flushed: it is for the parent to do
+sink.write(batch(run, 1, 2))  # not flushed: it is for the parent to do
 pid = os.fork()
 if not pid:
     child = RunInfo("child", "child", began=2.0)
     sink.open([child])
-    sink.write(portion(child, 0, 2))
-    sink.write(portion(run, 5, 2))
+    sink.write(batch(child, 0, 2))
+    sink.write(batch(run, 5, 2))
     sink.close([child], "finished")
     sink.flush()
     sink.end()
@@ -182,7 +182,7 @@ for _ in range(2):
         sink.flush() if _ else sink.end()
         sys.exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-sink.write(portion(run, 2, 2))
+sink.write(batch(run, 2, 2))
 sink.close([run], "finished")
 sink.end()
 """,
@@ -230,19 +230,19 @@ def test_a_lock_that_was_let_go_of_stays_that_of_the_other_process(tmp_path: Pat
     """A fork may come in the middle of anything, also where a file is about to be ended."""
     code, said, errors = run(
         """
-        from logax._runs.locks import is_alive, writer_lock
+        from logax._runs.lock_files import create_writer_lock, is_being_written
 
         warnings.simplefilter("ignore")
-        lock = writer_lock(str(path))
+        lock = create_writer_lock(str(path))
         pid = os.fork()
         if not pid:
-            lock.let_go()
+            lock.close()
             lock.release()
-            lock.let_go()
+            lock.close()
             sys.exit(9)
-        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), is_alive(str(path)))
+        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), is_being_written(str(path)))
         lock.release()
-        print(is_alive(str(path)), os.listdir(folder))
+        print(is_being_written(str(path)), os.listdir(folder))
         """,
         tmp_path,
     )
@@ -256,7 +256,7 @@ def test_a_lock_that_was_let_go_of_stays_that_of_the_other_process(tmp_path: Pat
 def test_a_full_disk_is_told_and_what_waits_is_written_when_there_is_room(
     tmp_path: Path, size: int
 ) -> None:
-    for way in ways():
+    for way in disk_limits():
         folder = tmp_path / way
         folder.mkdir()
         code, said, errors = run(
@@ -266,14 +266,14 @@ way, size = arguments
 disk(way, folder)
 sink, run = SaveSink(folder), RunInfo("a", "a")
 sink.open([run])
-sink.write(portion(run, 0, size))
+sink.write(batch(run, 0, size))
 sink.flush()
 fill(way, folder, 2**17)
 number = 0
 try:
     while True:
         number += 1
-        sink.write(portion(run, number, size))
+        sink.write(batch(run, number, size))
         sink.flush()
 except OSError as error:
     print(error)
@@ -281,13 +281,13 @@ except OSError as error:
 for again in range(2):
     number += 1
     try:
-        sink.write(portion(run, number, size))
+        sink.write(batch(run, number, size))
         sink.flush()
     except OSError:
         print("again")
 make_room(way, folder)
 number += 1
-sink.write(portion(run, number, size))
+sink.write(batch(run, number, size))
 sink.close([run], "finished")
 sink.end()
 found = logax.load(folder)["a"]
@@ -326,11 +326,11 @@ def last(do):
 
 sink, run = SaveSink(folder), RunInfo("a", "a")
 sink.open([run])
-sink.write(portion(run, 0, 2))
+sink.write(batch(run, 0, 2))
 sink.flush()
 fill("limit", folder, 2**12)
 try:
-    sink.write(portion(run, 1, 2**16))
+    sink.write(batch(run, 1, 2**16))
     sink.flush()
 except OSError:
     pass
@@ -381,7 +381,7 @@ def test_a_logger_on_a_full_disk_says_what_waits_and_at_its_end_what_is_lost(
     assert (code, errors) == (0, ""), errors
     first, second, closed, after, kept = said.splitlines()
     safe = "The 1 records that were written before are safe; 1 "
-    waits = "wait in memory and are written with the next ones, when the disk takes them."
+    waits = "wait in memory and are written with the next ones, once the disk accepts them."
     assert first.endswith(f"{safe}{waits}")
     assert "`SaveLogger` could not flush its runs: RunsWriteError: [Errno " in first
     assert second.endswith(f"{safe}{waits}")
@@ -396,20 +396,20 @@ def test_what_finds_no_room_in_memory_either_is_said_to_be_lost(tmp_path: Path) 
         + """
 from logax._runs import journal
 
-journal._MOST = 2**18
+journal._MAX_PENDING_BYTES = 2**18
 sink, run = SaveSink(folder), RunInfo("a", "a")
 sink.open([run])
 sink.flush()
 fill("limit", folder, 2**12)
 for number in range(3):
     try:
-        sink.write(portion(run, number, 2**12))
+        sink.write(batch(run, number, 2**12))
         sink.flush()
     except OSError as error:
         print(error)
 make_room("limit", folder)
 for number in range(3, 6):  # more than there is room for, of which the disk takes some
-    sink.write(portion(run, number, 2**12))
+    sink.write(batch(run, number, 2**12))
 sink.close([run], "finished")
 sink.end()
 print(logax.load(folder)["a"]["n"].tolist())
@@ -418,11 +418,11 @@ print(logax.load(folder)["a"]["n"].tolist())
     )
     assert (code, errors) == (0, ""), errors
     *messages, found = said.splitlines()
-    waits = "wait in memory and are written with the next ones, when the disk takes them."
+    waits = "wait in memory and are written with the next ones, once the disk accepts them."
     assert [message.partition(" are safe; ")[2] for message in messages] == [
         f"3 {waits}",
         f"6 {waits}",
-        f"6 {waits} 3 records found no room in memory, and are lost.",
+        f"6 {waits} 3 records did not fit into memory and are lost.",
     ]
     assert found == str([number for number in (0, 1, 3, 4, 5) for _ in range(3)])
 
@@ -443,12 +443,12 @@ def test_an_interrupt_where_entries_are_committed_loses_none_of_them(tmp_path: P
         journal = Journal("SaveLogger", connection, path, ())
         for number in range(3):
             add = partial(connection.execute, "INSERT INTO found VALUES (?)", (number,))
-            journal.add(Entry(add, 1))
+            journal.add(JournalEntry(add, 1))
         with pytest.raises(KeyboardInterrupt):
             journal.commit()
-        assert (journal.safe, connection.in_transaction) == (0, False)
+        assert (journal.safe_records, connection.in_transaction) == (0, False)
         journal.commit()
-        assert journal.safe == 3
+        assert journal.safe_records == 3
         assert connection.execute("SELECT * FROM found").fetchall() == [(0,), (1,), (2,)]
 
 
@@ -483,7 +483,7 @@ except OSError as error:
     print(error)
 print(os.listdir(folder))
 make_room("limit", folder)
-sink.write(portion(run, 0, 2))
+sink.write(batch(run, 0, 2))
 sink.close([run], "finished")
 sink.end()
 print(logax.load(folder)["a"].status)
@@ -492,7 +492,7 @@ print(logax.load(folder)["a"].status)
     )
     assert (code, errors) == (0, ""), errors
     message, left, status = said.splitlines()
-    assert message.startswith(f"`SaveLogger` could not make a file in {tmp_path}: ")
+    assert message.startswith(f"`SaveLogger` could not create a file in {tmp_path}: ")
     assert (left, status) == ("[]", "finished")
 
 
@@ -579,6 +579,7 @@ def test_unfinished_files_are_read_where_nothing_may_be_written_unless_a_log_is_
         code, said, errors = run(
             """
             import logax
+            logax.load  # imports its module, which the other user may not read
             root = os.geteuid() == 0
             if root:
                 os.setresuid(65534, 65534, 0)

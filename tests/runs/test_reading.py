@@ -23,7 +23,7 @@ import pytest
 import logax
 import logax.storage
 from logax._delivery.record_batch import RecordBatch, RunInfo, Stream
-from logax._runs.search import one_run
+from logax._runs.search import find_one_run
 from logax.loggers.save import SaveSink
 
 
@@ -170,9 +170,9 @@ def test_steps_that_some_records_lack_are_missing_there(tmp_path: Path, sink: Sa
     assert found.logs.step["y"].tolist() == [1, 2]
     table = found.to_pandas("x")
     assert table["step"].isna().tolist() == [False, False, True, True, True, True, False, False]
-    with pytest.raises(KeyError, match=r"'y' has no step 'epoch'; 'x' have it"):
+    with pytest.raises(KeyError, match=r"'y' has no step 'epoch'; the keys that have it: 'x'"):
         found.steps["epoch"]["y"]
-    with pytest.raises(KeyError, match=r"'update' is no step of run a; there is 'step', 'epoch'"):
+    with pytest.raises(KeyError, match="is not a step of run a, which has 'step', 'epoch'"):
         found.steps["update"]
 
 
@@ -203,8 +203,8 @@ def test_records_whose_shape_changed_are_told_and_can_be_had_in_parts(
     found = runs["a"]
     told = (
         "The records of 'x' cannot be one array, because they changed midway: float64[3], then "
-        "int32[4], then {w: float64[4]}. Write `run.parts('x')` for a list of those that belong "
-        "together."
+        "int32[4], then {w: float64[4]}. Write `run.parts('x')` for a list of logdicts, "
+        "one for each form."
     )
     for read in (lambda: found["x"], lambda: found.logdict("x"), lambda: found.to_pandas("x")):
         with pytest.raises(ValueError, match=re.escape(told)):
@@ -298,13 +298,14 @@ def test_a_run_is_found_by_its_id_the_beginning_of_it_or_its_name(
     with pytest.raises(
         ValueError, match=r"'x' means no run in .*new\. .*of:\n  \(there are none\)$"
     ):
-        one_run("x", new.names, new.where)
+        find_one_run("x", new.names, new.where)
 
 
 def test_a_name_that_is_nothing_is_told_with_what_there_is(tmp_path: Path, sink: SaveSink) -> None:
     runs = logax.load(tmp_path)
     with pytest.raises(
-        KeyError, match=r"'x' is no run; there are 0, .* with `logax.flush\(\)`.*`runs.refresh\(\)`"
+        KeyError,
+        match=r"'x' is not a run, and none of the 0 .*`logax.flush\(\)`.*`runs.refresh\(\)`",
     ):
         runs["x"]
     (run,) = opened(sink, "a")
@@ -312,10 +313,10 @@ def test_a_name_that_is_nothing_is_told_with_what_there_is(tmp_path: Path, sink:
     sink.flush()
     runs.refresh()
     with pytest.raises(
-        KeyError, match="'x' is neither the id of one of 1 runs nor a key of theirs"
+        KeyError, match="'x' is neither the id of one of the 1 runs nor one of their keys"
     ):
         runs["x"]
-    with pytest.raises(KeyError, match="'x' was not logged in run a; there is 'grad', 'loss'"):
+    with pytest.raises(KeyError, match="'x' was not logged in run a, which has 'grad', 'loss'"):
         runs["a"]["x"]
     with pytest.raises(KeyError, match=r"'grad/w' is a leaf: write `run\['grad'\]`"):
         runs["a"]["grad/w"]
@@ -354,7 +355,7 @@ def test_runs_print_as_short_tables(tmp_path: Path, sink: SaveSink) -> None:
 
 
 def test_paths_that_hold_no_runs_are_told(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"`logax\.load` got .*/none, and there is nothing"):
+    with pytest.raises(FileNotFoundError, match=r"`logax\.load` got .*/none, which does not exist"):
         logax.load(tmp_path / "none")
     with pytest.raises(TypeError, match=r"`logax\.load` takes a path as `path`, and got 3"):
         logax.load(3)  # type: ignore[arg-type]
@@ -367,7 +368,7 @@ def test_paths_that_hold_no_runs_are_told(tmp_path: Path) -> None:
     runs = logax.load(tmp_path / "deep")
     os.rmdir(tmp_path / "deep" / "er")
     os.rmdir(tmp_path / "deep")
-    with pytest.raises(logax.RunsError, match="is not there any more: it was removed"):
+    with pytest.raises(logax.RunsError, match="no longer exists: it was removed"):
         runs.refresh()
 
 
@@ -449,7 +450,7 @@ def test_all_runs_are_one_table(tmp_path: Path) -> None:
 def test_a_table_of_a_key_that_no_run_has_is_told(tmp_path: Path) -> None:
     logax.save({"x": np.ones(1)}, tmp_path)
     with pytest.raises(
-        KeyError, match="'y' is neither the id of one of 1 runs nor a key of theirs"
+        KeyError, match="'y' is neither the id of one of the 1 runs nor one of their keys"
     ):
         logax.load(tmp_path).to_pandas("y")
 
@@ -478,8 +479,10 @@ def only_file(folder: Path) -> Path:
 
 def check_is_gone(runs: logax.Runs, run: logax.Run, file: Path) -> None:
     """Check that all that reads a run raises, since another or no file has the name of its file."""
-    told = f"The run {run.id} is no longer in {runs._shown}: its file was removed or replaced. "
-    told += "`runs.refresh()` lists the runs that are there now."
+    told = (
+        f"The run {run.id} is no longer in {runs._shown_path}: its file was removed or replaced. "
+    )
+    told += "Call `runs.refresh()` to list the current runs."
     for read in (lambda: run["x"], lambda: run.status, lambda: run.config, runs.statuses):
         with pytest.raises(logax.RunsError, match=f"^{re.escape(told)}$"):
             read()
@@ -502,7 +505,7 @@ def test_a_run_whose_file_was_removed_is_told(tmp_path: Path) -> None:
     assert len(runs) == 0
     with pytest.raises(logax.RunsError, match=f"The run {identity} is no longer in "):
         run["x"]
-    with pytest.raises(logax.RunsError, match="is not there any more: it was removed"):
+    with pytest.raises(logax.RunsError, match="no longer exists: it was removed"):
         alone.refresh()
 
 
@@ -719,7 +722,7 @@ def test_many_records_of_nothing_with_very_long_axes_are_told(
     with pytest.raises(logax.RunsError) as told:
         logax.load(tmp_path)["a"]["x"]
     assert str(told.value) == (
-        "'x' of run a would be an array of shape (1, 2048, 0, 70368744177664), which cannot be."
+        "'x' of run a would be an array of shape (1, 2048, 0, 70368744177664), which NumPy refuses."
     )
 
 
@@ -730,7 +733,7 @@ def test_lanes_that_are_too_far_apart_are_told_with_their_key_and_run(
     far = RecordBatch.of([run, run], {"x": np.zeros((2, 1))})
     sink.write(dataclasses.replace(far, streams=(Stream(run, (0,)), Stream(run, (2**21,)))))
     sink.flush()
-    said = r"^'x' of run a cannot be read as one array: 2097153 rows would be needed for 2, since"
+    said = r"^'x' of run a cannot be read as one array: it would need 2097153 rows and use 2,"
     with pytest.raises(logax.RunsError, match=said):
         logax.load(tmp_path)["a"]["x"]
 

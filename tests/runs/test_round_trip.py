@@ -17,8 +17,7 @@ import pytest
 
 import logax
 from logax._delivery.record_batch import RecordBatch, RunInfo, Stream
-from logax._runs import encoding as packed
-from logax._runs import layouts
+from logax._runs import encoding, layouts
 from logax.loggers.save import SaveSink
 
 NARROW = [
@@ -44,13 +43,13 @@ def a_run(name: str = "a", **more: Any) -> RunInfo:
     return RunInfo(name, name, began=time.time(), **more)
 
 
-def written(folder: Path, *portions: RecordBatch, end: bool = True) -> logax._runs.runs.Runs:
-    """A folder with these portions, whose runs are opened and finished."""
+def written(folder: Path, *batches: RecordBatch, end: bool = True) -> logax._runs.runs.Runs:
+    """A folder with these batches, whose runs are opened and finished."""
     sink = SaveSink(folder)
-    runs = list(dict.fromkeys(s.run for portion in portions for s in portion.streams))
+    runs = list(dict.fromkeys(s.run for batch in batches for s in batch.streams))
     sink.open(runs)
-    for portion in portions:
-        sink.write(portion)
+    for batch in batches:
+        sink.write(batch)
     sink.close(runs, "finished")
     sink.flush()
     if end:
@@ -190,8 +189,8 @@ def test_histograms_and_images_come_back_as_such(tmp_path: Path) -> None:
 
 def test_a_value_without_arrays_has_a_count(tmp_path: Path) -> None:
     order = np.arange(4)[None]
-    portion = RecordBatch((Stream(a_run()),), {"none": None, "empty": {}}, {}, order)
-    run = written(tmp_path, portion)["a"]
+    batch = RecordBatch((Stream(a_run()),), {"none": None, "empty": {}}, {}, order)
+    run = written(tmp_path, batch)["a"]
     assert run["none"] is None
     assert run["empty"] == {}
     assert run.logs.count["none"] == 4
@@ -218,12 +217,12 @@ def test_an_array_that_cannot_be_stored_is_refused_and_what_is_around_it_is_kept
             (Stream(a_run()),),
             2,
             ValueError,
-            r"arrays of the shape \(streams, records, ...\), and those of one with 1 streams and ",
+            r"must have the shape \(streams, records, ...\), but a batch with 1 streams and 2 ",
         ),
     ],
     ids=["shard", "records"],
 )
-def test_a_portion_that_is_none_is_refused_and_what_is_around_it_is_kept(
+def test_an_invalid_batch_is_refused_and_the_batches_around_it_are_kept(
     tmp_path: Path, streams: tuple[Stream, ...], records: int, error: Any, said: str
 ) -> None:
     sink, run = SaveSink(tmp_path), a_run("b")
@@ -291,8 +290,8 @@ def test_names_and_configs_of_runs_are_data_too(tmp_path: Path) -> None:
         "object": np.array([object], object),
     }
     name = "'; DROP TABLE runs; --\ud800\0"
-    portion = one({"x": np.zeros(1)}, RunInfo("id", name, config, 1.5, {"host": "h"}, "g", (3,), 7))
-    run = written(tmp_path, portion).find(name)
+    batch = one({"x": np.zeros(1)}, RunInfo("id", name, config, 1.5, {"host": "h"}, "g", (3,), 7))
+    run = written(tmp_path, batch).find(name)
     assert (run.id, run.name, run.group, run.lane, run.lanes) == ("id", name, "g", (3,), 7)
     assert (run.began, run.machine, run.status) == (1.5, {"host": "h"}, "finished")
     found = run.config
@@ -322,8 +321,8 @@ def test_names_and_configs_of_runs_are_data_too(tmp_path: Path) -> None:
 def test_a_config_that_is_nested_without_end_is_cut(tmp_path: Path) -> None:
     endless: list[Any] = []
     endless.append(endless)
-    portion = one({"x": np.zeros(1)}, RunInfo("id", "name", {"endless": endless}))
-    found = written(tmp_path, portion)["id"].config["endless"]
+    batch = one({"x": np.zeros(1)}, RunInfo("id", "name", {"endless": endless}))
+    found = written(tmp_path, batch)["id"].config["endless"]
     depth = 0
     while isinstance(found, list):
         (found,), depth = found, depth + 1
@@ -334,10 +333,10 @@ def test_a_tree_that_is_nested_too_deeply_is_refused(tmp_path: Path) -> None:
     deep: Any = np.zeros(1)
     for _ in range(101):
         deep = [deep]
-    sink, portion = SaveSink(tmp_path), one({"deep": deep})
-    sink.open([portion.streams[0].run])
+    sink, batch = SaveSink(tmp_path), one({"deep": deep})
+    sink.open([batch.streams[0].run])
     with pytest.raises(ValueError, match="A tree to be stored is nested more than 100 deep"):
-        sink.write(portion)
+        sink.write(batch)
     sink.end()
     assert list(logax.load(tmp_path)["a"]) == []
 
@@ -352,15 +351,15 @@ def test_small_and_large_arrays_come_back(tmp_path: Path, records: int, streams:
     x = np.arange(streams * records, dtype=np.float64).reshape(streams, records)
     y = (x % 251).astype(np.uint8)
     step = np.broadcast_to(np.arange(records), x.shape)
-    portions = [RecordBatch.of(runs, {"x": x + 1e9 * i, "y": y}, step=step) for i in range(2)]
-    found = written(tmp_path, *portions)
+    batches = [RecordBatch.of(runs, {"x": x + 1e9 * i, "y": y}, step=step) for i in range(2)]
+    found = written(tmp_path, *batches)
     same_bits(found["x"], np.concatenate([x, x + 1e9], 1))
     for at, run in enumerate(runs):
         same_bits(found[run.id]["y"], np.concatenate([y[at]] * 2))
         same_bits(found[run.id].steps["step"]["y"], np.concatenate([step[at]] * 2))
 
 
-def test_many_keys_in_one_portion_come_back(tmp_path: Path) -> None:
+def test_many_keys_in_one_batch_come_back(tmp_path: Path) -> None:
     values = {f"k{i}": np.full((100, 30), i, np.float32) for i in range(150)}  # 1.8 MB together
     run = written(tmp_path, one(values))["a"]
     assert list(run) == list(values)
@@ -368,17 +367,17 @@ def test_many_keys_in_one_portion_come_back(tmp_path: Path) -> None:
         same_bits(x, values[key])
 
 
-def test_portions_of_more_shapes_than_are_remembered_come_back(
+def test_batches_of_more_shapes_than_are_remembered_come_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(packed, "_MOST_LAYOUTS", 3)
-    monkeypatch.setattr(layouts, "_MOST_PLANS", 3)
+    monkeypatch.setattr(encoding, "_MAX_CACHED_LAYOUTS", 3)
+    monkeypatch.setattr(layouts, "_MAX_CACHED_PLANS", 3)
     run = a_run()
     sizes = [1, 2, 3, 4, 5, 1, 5]
     x = {f"k{n}": np.arange(n) for n in sizes}
-    portions = [one({key: value, "n": value}, run) for key, value in x.items()]
-    portions += [one({"same": np.full(n, n)}, run) for n in sizes]
-    found = written(tmp_path, *portions)["a"]
+    batches = [one({key: value, "n": value}, run) for key, value in x.items()]
+    batches += [one({"same": np.full(n, n)}, run) for n in sizes]
+    found = written(tmp_path, *batches)["a"]
     for key, value in x.items():
         same_bits(found[key], value)
     same_bits(found["n"], np.concatenate(list(x.values())))

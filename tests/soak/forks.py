@@ -18,7 +18,7 @@ import numpy as np
 
 import logax
 from logax.loggers import JSONLLogger, MultiLogger, SaveLogger
-from logax.loggers._text.files import locked
+from logax.loggers._text.shared_files import open_locked
 from logax.loop import (
     CallbackLogger,
     CompositeLogger,
@@ -71,7 +71,7 @@ def fork_under_load(folder: str) -> dict[str, Any]:
 def fork_while_locked(path: str) -> str:
     """Whether a file to which lines were added can be locked while a child of that time lives."""
     ends, end = os.pipe()
-    with locked(path):
+    with open_locked(path):
         pid = os.fork()
         if not pid:
             os.close(end)

@@ -85,7 +85,7 @@ def meanwhile(target: Callable[[], object]) -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def bounds() -> Iterator[None]:
     """The bounds of delivery are afterwards what they were."""
-    before = worker.limit
+    before = worker.queue_bytes
     yield
     logax.configure(queue_bytes=before, when_full="block")
 

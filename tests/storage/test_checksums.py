@@ -12,9 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from logax.storage import _transfer as _parcels
+from logax.storage import _transfer
 from logax.storage._checksums import fletcher32, lookup3
-from logax.storage._transfer import sealed
+from logax.storage._transfer import append_checksum
 from slow_cases import slow
 
 SIZES = [1, 2, 3, 4, 5, 1023, 1024, 1025, 4096, 100_003]
@@ -46,17 +46,17 @@ def test_fletcher32_of_many_bytes_does_not_overflow() -> None:
 
 
 @pytest.mark.parametrize("words", [33, 16_385, *slow(8192, 2**20 + 1, 2**25)])
-@pytest.mark.parametrize("way", [None, _parcels._summed_by_rows], ids=["cpu", "others"])
+@pytest.mark.parametrize("way", [None, _transfer._sum_by_rows], ids=["cpu", "others"])
 def test_the_device_computes_the_same(
     way: Any, words: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On other devices than the CPU sums are taken in another way, here on the CPU."""
     if way is not None:
-        monkeypatch.setattr(_parcels, "_summed_by_columns", way)
-    seal = jax.jit(functools.partial(sealed))  # traced anew
+        monkeypatch.setattr(_transfer, "_sum_by_columns", way)
+    checked = jax.jit(functools.partial(append_checksum))  # traced anew
     given = np.frombuffer(np.random.default_rng(words).bytes(4 * words), np.float32)
     for numbers in (given, np.zeros(words, np.float32), np.full(words, -1, np.int32)):
-        found = np.asarray(seal(jnp.asarray(numbers)))
+        found = np.asarray(checked(jnp.asarray(numbers)))
         np.testing.assert_array_equal(found[:-1], numbers.view(np.uint32))
         assert found[-1] == fletcher32(numbers.view(np.uint8))
 

@@ -138,7 +138,7 @@ def test_a_bit_that_flips_in_a_commit_of_a_killed_file_costs_nothing(tmp_path: P
         + """
 make(path, True)
 with HDF5StorageReader(path) as reader:
-    start, (slots, room) = reader._source._start, reader._source.layout.commits_shape
+    start, (slots, room) = reader._source._commits_offset, reader._source.layout.commits_shape
 whole = path.read_bytes()
 draw = random.Random(0)
 warnings.simplefilter("error")
@@ -162,8 +162,8 @@ def again(path):
 
 make(path, True)
 with HDF5StorageReader(path) as reader:
-    start, room = reader._source._start, reader._source.layout.slot_bytes
-    newest, rows = reader._source.commit.sequence % 2, reader._source.commit.places
+    start, room = reader._source._commits_offset, reader._source.layout.slot_bytes
+    newest, rows = reader._source.commit.sequence % 2, reader._source.commit.total_rows
 data = bytearray(path.read_bytes())
 for slot in (2 * newest, 2 * newest + 1):
     data[start + slot * room + arguments[0]] ^= 4
@@ -174,7 +174,7 @@ for open_file in (HDF5StorageReader, again):
         with open_file(path) as opened:
             if open_file is HDF5StorageReader:
                 left = opened._source.commit
-                print(rows - left.places, left.places, left.actual_steps, is_right(path))
+                print(rows - left.total_rows, left.total_rows, left.actual_steps, is_right(path))
     print([str(each.message) for each in caught][0])
 """
 
@@ -239,7 +239,7 @@ def test_files_of_the_first_layout_are_read_and_continued(tmp_path: Path, name: 
 def test_a_damaged_commit_in_a_file_of_the_first_layout_is_told(tmp_path: Path) -> None:
     path = file_of_layout_1("killed", tmp_path)
     with HDF5StorageReader(path) as reader:
-        start, room = reader._source._start, reader._source.layout.slot_bytes
+        start, room = reader._source._commits_offset, reader._source.layout.slot_bytes
         newest = reader._source.commit.sequence % 2
     data = bytearray(path.read_bytes())
     data[start + newest * room + 50] ^= 1
@@ -302,11 +302,11 @@ def put_schema(file, text):
     file.create_dataset("logax/schema", data=data, chunks=data.shape, fletcher32=True)
 
 def with_commit(file, change):
-    layout = _layout.Layout.from_json(bytes(file["logax/schema"][...]))
+    layout = _layout.FileLayout.from_json(bytes(file["logax/schema"][...]))
     slots = [bytes(each) for each in file["logax/commits"][...]]
-    commit, _ = _commits.latest(slots, layout)
+    commit, _ = _commits.latest_commit(slots, layout)
     change(commit)
-    body = _commits.encoded(commit, 1)[32:]  # of layout 1, whose head takes all numbers
+    body = _commits.encode_commit(commit, 1)[32:]  # of layout 1, whose head takes all numbers
     head = struct.pack("<8sQQQQI", _commits._MAGIC, 9, len(body), 0, 0, zlib.crc32(body))
     data = head + zlib.crc32(head).to_bytes(4, "little") + body
     data = data.ljust(layout.slot_bytes, bytes(1))
@@ -475,7 +475,7 @@ def commit_that_keeps_other_groups(file):
     with_commit(file, lambda commit: commit.kept.append((1, 2, 3, 4)))
 
 def commit_with_other_checks(file):
-    with_commit(file, lambda commit: commit.groups[1].checks.append(3))
+    with_commit(file, lambda commit: commit.groups[1].checksums.append(3))
 
 def commit_with_fewer_rows_than_it_says(file):
     def change(commit):
@@ -500,7 +500,7 @@ def once_with_rows_in_the_commit(file):
     with_commit(file, change)
 
 def checks_of_rows(file):
-    with_commit(file, lambda commit: setattr(commit.groups[0], "checks", [1, 2, 3, 4]))
+    with_commit(file, lambda commit: setattr(commit.groups[0], "checksums", [1, 2, 3, 4]))
 
 def numbers_without_end(file):
     with_commit(file, lambda commit: setattr(commit.groups[0], "rows", float("inf")))
@@ -510,8 +510,8 @@ def huge_scalar(file, shape, **leaf):
         text["groups"][1]["leaves"][1].update(shape=[], **leaf)
     with_schema(file, change)
     del file["start/b"]
-    kind = dtypes.kind_named(leaf["dtype"], tuple(leaf["more"]))
-    file.create_dataset("start/b", shape, kind.stored)
+    kind = dtypes.parse_stored_type(leaf["dtype"], tuple(leaf["more"]))
+    file.create_dataset("start/b", shape, kind.stored_dtype)
 
 def huge_key(file):
     huge_scalar(file, (2**32,), dtype="key<threefry2x32>", more=[2**32])
@@ -601,7 +601,7 @@ with h5py.File(path, "r+") as file:
         file.flush()
         (folder / f"{number}.h5").write_bytes(path.read_bytes())
 for number in range(2):
-    for act in (HDF5StorageReader, lambda path: written(path, 5, mode="a")):
+    for act in (HDF5StorageReader, lambda path: write_rows(path, 5, mode="a")):
         try:
             act(folder / f"{number}.h5")
         except StorageError as error:

@@ -152,7 +152,8 @@ def test_prng_keys_of_a_kind_that_this_jax_does_not_make_are_told(tmp_path: Path
         with pytest.raises(StorageError) as caught:
             group[0]
     assert str(caught.value) == (
-        "The file holds PRNG keys of the kind 'key<threefry2x99>', which this JAX does not make."
+        "The file holds PRNG keys of type 'key<threefry2x99>', which this version of JAX does not "
+        "support."
     )
 
 
@@ -186,9 +187,9 @@ def test_what_hdf5_lacks_says_beside_its_bits_what_it_is(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ("text", "must give arrays and numbers, and `x` is 'text' of type `str`"),
+        ("text", "must return arrays and numbers, and `x` is 'text' of type `str`"),
         (object, "`x` is <class 'object'> of type `type`"),
-        (np.array([None]), "gives `x` of the type object, which cannot be stored"),
+        (np.array([None]), "returns `x` of the type object, which cannot be stored"),
         (np.zeros(2, [("a", "f4")]), "which cannot be stored. Convert it in the view"),
         (np.zeros(2, jax.dtypes.float0), "which cannot be stored"),
         (2**70, "cannot be stored"),

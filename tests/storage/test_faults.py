@@ -20,9 +20,14 @@ import numpy as np
 import pytest
 
 from gates import pending
-from logax.storage import HDF5StorageReader, HDF5StorageWriter, StorageError, WriterGroupConfig
-from logax.storage import _lock as _claims
-from storage_processes import row, rows_in, run, start, ways, writer, written
+from logax.storage import (
+    HDF5StorageReader,
+    HDF5StorageWriter,
+    StorageError,
+    WriterGroupConfig,
+    _lock,
+)
+from storage_processes import count_rows, disk_limits, row, run, start, write_rows, writer
 
 NO_ROOM = {"limit": "File too large", "disk": "No space left on device"}
 
@@ -43,7 +48,7 @@ def safe_rows(message: str) -> int:
 def test_a_full_disk_is_told_in_the_loop_and_the_file_goes_on_when_there_is_room(
     tmp_path: Path, size: int, options: dict[str, Any]
 ) -> None:
-    for way in ways():
+    for way in disk_limits():
         code, said, errors = run(
             """
             way, size, options = arguments
@@ -61,11 +66,11 @@ def test_a_full_disk_is_told_in_the_loop_and_the_file_goes_on_when_there_is_room
             except StorageError as error:
                 print(" ".join(str(error).split()))
                 print(isinstance(error.__cause__, (OSError, RuntimeError)), step)
-            safe = rows_in(path, size, complete=False)
+            safe = count_rows(path, size, complete=False)
             print(safe)
             make_room(way, folder)
-            written(path, 5, size, safe, mode="a")
-            print(rows_in(path, size, complete=True))
+            write_rows(path, 5, size, safe, mode="a")
+            print(count_rows(path, size, complete=True))
             sys.exit(7)
             """,
             tmp_path,
@@ -87,7 +92,7 @@ def test_a_full_disk_is_told_in_the_loop_and_the_file_goes_on_when_there_is_room
 
 
 def test_a_disk_that_is_full_at_the_end_is_told_at_the_end(tmp_path: Path) -> None:
-    for way in ways():
+    for way in disk_limits():
         code, said, errors = run(
             """
             (way,) = arguments
@@ -100,10 +105,10 @@ def test_a_disk_that_is_full_at_the_end_is_told_at_the_end(tmp_path: Path) -> No
                     print("left")
             except StorageError as error:
                 print(" ".join(str(error).split()))
-            print(rows_in(path, complete=False))
+            print(count_rows(path, complete=False))
             make_room(way, folder)
-            written(path, 5, start=20, mode="a")
-            print(rows_in(path, complete=True))
+            write_rows(path, 5, start=20, mode="a")
+            print(count_rows(path, complete=True))
             """,
             tmp_path,
             way,
@@ -128,7 +133,7 @@ def test_what_is_written_once_is_not_called_safe_before_hdf5_has_passed_it_on(
                     logger.log(row(step), step)
         except StorageError as error:
             print(error)
-        print(rows_in(path, complete=False))
+        print(count_rows(path, complete=False))
         with HDF5StorageReader(path) as reader:
             print(len(reader.focus_group("start")))
         make_room("limit", folder)
@@ -160,10 +165,10 @@ def test_a_disk_that_takes_no_byte_leaves_what_the_last_commit_says(tmp_path: Pa
                     logger.log(row(step), step)
         except StorageError as error:
             print(error)
-        print(rows_in(path, complete=False))
+        print(count_rows(path, complete=False))
         make_room("limit", folder)
-        written(path, 5, start=1, mode="a")
-        print(rows_in(path, complete=True))
+        write_rows(path, 5, start=1, mode="a")
+        print(count_rows(path, complete=True))
         """,
         tmp_path,
     )
@@ -186,11 +191,11 @@ def test_a_file_that_hdf5_cannot_close_is_told_with_all_rows_safe(
 
     monkeypatch.setattr(h5py.File, "close", close)
     with pytest.raises(StorageError, match="Input/output error") as caught:
-        written(tmp_path / "run.h5", 20)
-    assert safe_rows(str(caught.value)) == rows_in(tmp_path / "run.h5", complete=False) == 20
+        write_rows(tmp_path / "run.h5", 20)
+    assert safe_rows(str(caught.value)) == count_rows(tmp_path / "run.h5", complete=False) == 20
     monkeypatch.undo()
-    written(tmp_path / "run.h5", 5, start=20, mode="a")
-    assert rows_in(tmp_path / "run.h5", complete=True) == 25
+    write_rows(tmp_path / "run.h5", 5, start=20, mode="a")
+    assert count_rows(tmp_path / "run.h5", complete=True) == 25
 
 
 FULL_DISK_WHILE = """
@@ -222,7 +227,7 @@ def test_a_full_disk_takes_no_error_and_no_exit_code_from_the_program(
     assert code == expected
     assert out == ""
     assert said in errors
-    assert safe_rows(errors) == rows_in(tmp_path / "run.h5", 2**13, complete=False)
+    assert safe_rows(errors) == count_rows(tmp_path / "run.h5", 2**13, complete=False)
 
 
 @pytest.mark.parametrize(
@@ -255,7 +260,7 @@ def test_a_full_disk_that_the_program_has_told_of_is_not_told_again(
     assert code == 1
     assert "ValueError: my own" in errors
     assert errors.count("`HDF5StorageWriter` could not write to ") == 1
-    assert safe_rows(errors) == rows_in(tmp_path / "run.h5", complete=False)
+    assert safe_rows(errors) == count_rows(tmp_path / "run.h5", complete=False)
 
 
 def test_a_full_disk_in_a_writer_that_is_never_left_is_told_when_python_exits(
@@ -272,7 +277,7 @@ def test_a_full_disk_in_a_writer_that_is_never_left_is_told_when_python_exits(
         tmp_path,
     )
     assert code == 0
-    assert safe_rows(errors) == rows_in(tmp_path / "run.h5", complete=False) == 20
+    assert safe_rows(errors) == count_rows(tmp_path / "run.h5", complete=False) == 20
 
 
 def test_a_writer_that_is_never_left_keeps_all_rows_when_python_exits(tmp_path: Path) -> None:
@@ -287,12 +292,12 @@ def test_a_writer_that_is_never_left_keeps_all_rows_when_python_exits(tmp_path: 
         tmp_path,
     )
     assert (code, errors) == (3, "")
-    assert rows_in(tmp_path / "run.h5", complete=True) == 2000
+    assert count_rows(tmp_path / "run.h5", complete=True) == 2000
 
 
 @pytest.mark.parametrize("left", [0, 4096])  # HDF5 cannot even begin, and cannot go on
 def test_no_room_for_a_new_file_leaves_nothing_behind(tmp_path: Path, left: int) -> None:
-    for way in ways():
+    for way in disk_limits():
         code, said, errors = run(
             """
             way, room = arguments
@@ -316,7 +321,7 @@ def test_no_room_for_a_new_file_leaves_nothing_behind(tmp_path: Path, left: int)
         *messages, there = said.splitlines()
         number = errno.EFBIG if way == "limit" else errno.ENOSPC
         assert messages == [
-            f"`HDF5StorageWriter` cannot make {tmp_path / name}: OSError: [Errno {number}] "
+            f"`HDF5StorageWriter` cannot create {tmp_path / name}: OSError: [Errno {number}] "
             f"{NO_ROOM[way]}."
             for name in ("run.h5", "run.h5", "old.h5")
         ]
@@ -331,7 +336,7 @@ def test_a_folder_that_may_not_be_written_is_told_when_the_writer_is_made() -> N
     with tempfile.TemporaryDirectory() as name:  # pytest's own others may not even enter
         folder = Path(name)
         folder.chmod(0o755)
-        written(folder / "run.h5", 30)
+        write_rows(folder / "run.h5", 30)
         (folder / "run.h5").chmod(0o444)
         folder.chmod(0o555)
         code, said, errors = run(
@@ -344,7 +349,7 @@ def test_a_folder_that_may_not_be_written_is_told_when_the_writer_is_made() -> N
                     writer(folder / name, mode=mode)
                 except PermissionError as error:
                     print(error)
-            print(rows_in(path, complete=True))
+            print(count_rows(path, complete=True))
             if root:  # what is done at exit may be done by whoever started it
                 os.setresuid(0, 0, 0)
             """,
@@ -505,7 +510,7 @@ def test_a_second_writer_in_this_process_is_refused_and_harms_nothing(
                     writer(path, mode=mode).__enter__()
                 with pytest.raises(FileExistsError, match='Write `mode="w"` to replace it'):
                     writer(path)
-    assert rows_in(path, complete=True) == 2000
+    assert count_rows(path, complete=True) == 2000
     assert list(tmp_path.iterdir()) == [path]
 
 
@@ -519,7 +524,7 @@ def test_a_second_writer_in_another_process_is_refused_and_harms_nothing(tmp_pat
                     """
                     for mode in ("w", "a"):
                         try:
-                            written(path, 5, mode=mode)
+                            write_rows(path, 5, mode=mode)
                         except StorageError as error:
                             print(error)
                     """,
@@ -532,7 +537,7 @@ def test_a_second_writer_in_another_process_is_refused_and_harms_nothing(tmp_pat
         "not left ends by `writer.__exit__(None, None, None)`."
     )
     assert said.splitlines() == [refused] * 2
-    assert rows_in(path, complete=True) == 2000
+    assert count_rows(path, complete=True) == 2000
 
 
 def test_of_many_writers_that_begin_at_once_one_writes(tmp_path: Path) -> None:
@@ -566,7 +571,7 @@ def test_of_many_writers_that_begin_at_once_one_writes(tmp_path: Path) -> None:
             if said[children.index(child)] == "wrote":
                 child.kill(signal.SIGUSR2)
             assert child.finish()[::2] == (0, "")
-        assert rows_in(folder / "run.h5", complete=True) == 30
+        assert count_rows(folder / "run.h5", complete=True) == 30
 
 
 @pytest.mark.parametrize("what", ["replaced", "removed"])
@@ -575,14 +580,14 @@ def test_a_file_that_is_replaced_while_a_second_writer_asks_for_it_is_left_alone
 ) -> None:
     """What the second one has opened has no name any more when the lock on it is free."""
     path, new = tmp_path / "run.h5", tmp_path / "new.h5"
-    written(path, 5)
-    written(new, 7)
-    monkeypatch.setattr(_claims, "_TRIES", 10**6)  # it asks until it has the lock
+    write_rows(path, 5)
+    write_rows(new, 7)
+    monkeypatch.setattr(_lock, "_LOCK_ATTEMPTS", 10**6)  # it asks until it has the lock
     errors: list[Exception] = []
 
     def second() -> None:
         try:
-            written(path, 1, mode="w")
+            write_rows(path, 1, mode="w")
         except StorageError as error:
             errors.append(error)
 
@@ -605,20 +610,20 @@ def test_a_file_that_is_replaced_while_a_second_writer_asks_for_it_is_left_alone
         f"`HDF5StorageWriter` got {path}, which another writer, or another program, has open"
     ]
     assert list(tmp_path.iterdir()) == [path if what == "replaced" else new]
-    assert rows_in(path if what == "replaced" else new, complete=True) == 7
+    assert count_rows(path if what == "replaced" else new, complete=True) == 7
 
 
 def test_a_writer_that_has_lost_its_file_to_another_is_told(tmp_path: Path) -> None:
     """A lock that changes its kind is let go of for a moment."""
-    path = written(tmp_path / "run.h5", 5)
-    claim = _claims.Claim(str(path))
-    fcntl.flock(claim.fd, fcntl.LOCK_UN)
+    path = write_rows(tmp_path / "run.h5", 5)
+    lock = _lock.WriteLock(str(path))
+    fcntl.flock(lock.fd, fcntl.LOCK_UN)
     with open(path, "rb") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
         with pytest.raises(StorageError, match="another writer, or another program, has open"):
-            claim.let_readers_in()
-    claim.let_readers_in()
-    claim.release()
+            lock.admit_readers()
+    lock.admit_readers()
+    lock.release()
 
 
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP])
@@ -629,11 +634,11 @@ def test_a_file_system_without_locks_is_written_to(
         raise OSError(number, "no locks")
 
     monkeypatch.setattr(fcntl, "flock", no_locks)
-    written(tmp_path / "run.h5", 5)
-    written(tmp_path / "run.h5", 5, start=5, mode="a")
-    assert rows_in(tmp_path / "run.h5", complete=True) == 10
+    write_rows(tmp_path / "run.h5", 5)
+    write_rows(tmp_path / "run.h5", 5, start=5, mode="a")
+    assert count_rows(tmp_path / "run.h5", complete=True) == 10
     with HDF5StorageReader(tmp_path / "run.h5") as reader:
-        assert reader._source.is_written()  # nobody can tell that it is not
+        assert reader._source.has_writer()  # nobody can tell that it is not
 
 
 def test_a_file_system_whose_locks_fail_is_told(
@@ -642,15 +647,15 @@ def test_a_file_system_whose_locks_fail_is_told(
     def broken(fd: int, kind: int) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    path = written(tmp_path / "run.h5", 5)
+    path = write_rows(tmp_path / "run.h5", 5)
     with HDF5StorageReader(path) as reader:
         monkeypatch.setattr(fcntl, "flock", broken)
         with pytest.raises(OSError, match="Input/output error"):
-            reader._source.is_written()
+            reader._source.has_writer()
         for name, mode in (("run.h5", "a"), ("run.h5", "w"), ("new.h5", "x")):
             with pytest.raises(OSError, match="Input/output error"):
-                written(tmp_path / name, 5, mode=mode)
-    assert rows_in(path, complete=True) == 5
+                write_rows(tmp_path / name, 5, mode=mode)
+    assert count_rows(path, complete=True) == 5
     assert list(tmp_path.iterdir()) == [path]
 
 
@@ -677,7 +682,7 @@ def test_what_may_be_written_over_is_on_the_disk_before(
     monkeypatch.setattr(os, "fsync", keep)
     with writer(path, sync=True, flush_seconds=60):
         assert left() == []
-    written(path, 10, start=0, mode="a", sync=True, flush_seconds=60)
+    write_rows(path, 10, start=0, mode="a", sync=True, flush_seconds=60)
     assert left() == list(range(10))
     with writer(path, mode="a", start_step=4, sync=True, flush_seconds=60):
         assert left() == [0, 1, 2, 3]
@@ -706,11 +711,11 @@ with writer(path, size, flush_seconds=0, queue_bytes=2**20) as logger:
                 os._exit(1)
             code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
             assert code in ((9,) if "_exit(9)" in ends else (9, -signal.SIGSEGV)), code
-print(rows_in(path, size, complete=True))
+print(count_rows(path, size, complete=True))
 """
 FORKED = (
     "`HDF5StorageWriter.log` was called in a process that was forked from the one that writes. "
-    "Make a writer of its own there, for another file."
+    "Make another writer there, for another file."
 )
 
 
@@ -757,7 +762,7 @@ def test_a_child_that_is_forked_before_the_first_row_exits_with_its_own_code(
                 print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
             for step in range(2000):
                 logger.log(row(step), step)
-        print(rows_in(path, complete=True))
+        print(count_rows(path, complete=True))
         """,
         tmp_path,
     )
@@ -773,7 +778,7 @@ def test_a_writer_that_was_made_before_a_fork_may_be_entered_in_the_child(tmp_pa
             with logger:
                 logger.log(row(0), 0)
             sys.exit(9)
-        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), rows_in(path, complete=True))
+        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), count_rows(path, complete=True))
         """,
         tmp_path,
     )
@@ -805,8 +810,8 @@ def test_a_forked_child_keeps_nobody_from_the_file_of_a_parent_that_was_killed(
     child.kill()
     assert child.finish()[0] == -signal.SIGKILL
     try:
-        written(tmp_path / "run.h5", 5, start=100, mode="a")
-        assert rows_in(tmp_path / "run.h5", complete=True) == 105
+        write_rows(tmp_path / "run.h5", 5, start=100, mode="a")
+        assert count_rows(tmp_path / "run.h5", complete=True) == 105
     finally:
         os.kill(other, signal.SIGKILL)
 
@@ -830,7 +835,7 @@ def test_an_interrupt_in_the_loop_keeps_all_rows(tmp_path: Path) -> None:
     code, _, errors = child.finish()
     assert code == -signal.SIGINT
     assert errors.endswith("KeyboardInterrupt\n")
-    assert rows_in(tmp_path / "run.h5", complete=True) >= 5000
+    assert count_rows(tmp_path / "run.h5", complete=True) >= 5000
 
 
 def test_a_second_interrupt_of_the_end_says_what_was_not_written(tmp_path: Path) -> None:
@@ -846,7 +851,7 @@ def test_a_second_interrupt_of_the_end_says_what_was_not_written(tmp_path: Path)
             raise KeyboardInterrupt
 
         def interrupt():
-            while logger._run is not None:  # the block is still to be left
+            while logger._thread is not None:  # the block is still to be left
                 time.sleep(0.001)
             for _ in range(2):
                 told.clear()
@@ -896,7 +901,7 @@ def test_an_interrupt_of_the_end_after_the_disk_was_full_does_not_hide_that(tmp_
                 raise KeyboardInterrupt
 
         def interrupt():
-            while logger._run is not None:  # the block is still to be left
+            while logger._thread is not None:  # the block is still to be left
                 time.sleep(0.001)
             while not told.is_set():  # one that comes before the wait begins wakes nobody
                 os.kill(os.getpid(), signal.SIGINT)
@@ -957,9 +962,9 @@ def test_a_full_queue_leaves_out_rows_where_it_may_and_says_how_many(tmp_path: P
     with pytest.warns(UserWarning, match="`HDF5StorageWriter`") as told:
         loop()
     assert [str(each.message) for each in told] == [
-        "`HDF5StorageWriter` leaves out rows, since its queue of 48000 bytes is full. At the end "
-        "it says how many.",
-        "`HDF5StorageWriter` left out 92 rows, since its queue of 48000 bytes was full. Make it "
+        "`HDF5StorageWriter` drops rows, since its queue of 48000 bytes is full. At the end "
+        "it warns how many.",
+        "`HDF5StorageWriter` dropped 92 rows, since its queue of 48000 bytes was full. Make it "
         'larger, or wait for room: `HDF5StorageWriter(..., queue_bytes=..., when_full="block")`.',
     ]
     with HDF5StorageReader(tmp_path / "run.h5") as reader:
@@ -974,14 +979,14 @@ def test_rows_that_were_left_out_are_told_beside_what_ends_the_loop(tmp_path: Pa
     """Where warnings are errors the first of them ends it, and the number is a note of that."""
     gate, logger = threading.Event(), gated_writer(tmp_path / "run.h5", when_full="drop")
     held = jnp.zeros(1000) + pending(gate)
-    with pytest.raises(UserWarning, match="leaves out rows") as caught, logger:  # noqa: PT012
+    with pytest.raises(UserWarning, match="drops rows") as caught, logger:  # noqa: PT012
         try:
             for step in range(100):
                 logger.log(held, step)
         finally:
             gate.set()
     (note,) = caught.value.__notes__
-    assert note.startswith("`HDF5StorageWriter` left out 1 rows, since its queue of 48000 bytes")
+    assert note.startswith("`HDF5StorageWriter` dropped 1 rows, since its queue of 48000 bytes")
     with HDF5StorageReader(tmp_path / "run.h5") as reader:
         np.testing.assert_array_equal(reader.focus_group("rows").steps, np.arange(8))
 
@@ -992,8 +997,10 @@ def test_a_full_queue_has_the_loop_wait_and_loses_nothing(tmp_path: Path) -> Non
     held = jnp.zeros(1000) + pending(gate)
 
     def open_the_gate() -> None:
-        worker = logger._run._worker  # type: ignore[union-attr]
-        while not (worker._hurry and worker._bytes + 6000 > worker.limit):  # a row has no room
+        worker = logger._thread._worker  # type: ignore[union-attr]
+        while not (
+            worker._num_waiting and worker._bytes + 6000 > worker.queue_bytes
+        ):  # a row has no room
             waits.wait(0.001)
         logged.append(logged[0])
         gate.set()

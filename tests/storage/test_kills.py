@@ -16,16 +16,16 @@ import pytest
 
 from logax.storage import HDF5StorageReader, resume_state
 from storage_processes import (
-    EIGHT,
+    SCHEDULES,
     Child,
     check_rows,
-    eight,
+    count_rows,
+    eight_arrays,
     eight_row,
     eight_writer,
-    rows_in,
     run,
     start,
-    written,
+    write_rows,
 )
 
 SMALL, LARGE = 10, 2**18  # numbers in a row; the second are 2 MB
@@ -107,7 +107,7 @@ def check_killed(path: Path, case: Case, safe: int) -> int:
     if not path.exists():
         assert not case.is_late
         return 0
-    found = rows_in(path, case.size, complete=False)
+    found = count_rows(path, case.size, complete=False)
     assert found >= safe
     return found
 
@@ -130,8 +130,8 @@ def check_kills(folder: Path, seed: int, files: int) -> int:
             safe = kill(_started(own, then), path, then)
             if path.exists():
                 found = check_killed(path, then, safe)
-        written(path, 5, case.size, start=found, mode="a")
-        assert rows_in(path, case.size, complete=True) == found + 5
+        write_rows(path, 5, case.size, start=found, mode="a")
+        assert count_rows(path, case.size, complete=True) == found + 5
         path.unlink()
         left = list(own.iterdir())  # of a writer that was killed before its file had a name
         assert all(each.suffix == ".part" for each in left)
@@ -166,7 +166,7 @@ _, begin = resume_state(path, "g0", eight_row("g0", 0, size))
 note = os.open(folder / f"times.{begin}", os.O_WRONLY | os.O_CREAT)
 with eight_writer(path, size, mode="a", start_step=begin, **options) as logger:
     for step in range(begin, 10**9):
-        logger.log(eight(step, size), step)
+        logger.log(eight_arrays(step, size), step)
         os.write(note, np.float64(time.monotonic()).tobytes())
         if step == begin:
             print(begin)
@@ -178,7 +178,7 @@ def check_eight(path: Path, size: int, *, complete: bool) -> int:
     with HDF5StorageReader(path) as reader:
         assert reader.complete is complete
         steps = reader.actual_steps
-        for name, every in EIGHT.items():
+        for name, every in SCHEDULES.items():
             group = reader.focus_group(name)
             np.testing.assert_array_equal(group.steps, np.arange(0, steps, every))
             for step, found in zip(group.steps, group, strict=True):
@@ -209,7 +209,7 @@ def check_full_speed(folder: Path, seed: int, kills: int) -> float:
         assert not first or state[1] == eight_row("g0", first - 1, size)[1]
         with eight_writer(path, size, mode="a", start_step=first) as logger:
             for step in range(first, first + 3):
-                logger.log(eight(step, size), step)
+                logger.log(eight_arrays(step, size), step)
         assert check_eight(path, size, complete=True) == first + 3
         path.unlink()
     return oldest
@@ -251,7 +251,7 @@ def test_rows_are_safe_soon_also_if_none_follows(tmp_path: Path, options: dict[s
             reader.refresh()
     child.kill()
     assert child.finish() == (-signal.SIGKILL, "", "")
-    assert rows_in(path, complete=False) == 1234
+    assert count_rows(path, complete=False) == 1234
 
 
 def test_an_array_that_is_written_once_outlives_a_kill(tmp_path: Path) -> None:
@@ -291,7 +291,7 @@ def test_a_program_that_makes_an_exit_of_the_signal_keeps_all_rows(tmp_path: Pat
     assert child.line() == "waits"
     child.kill(signal.SIGTERM)
     assert child.finish() == (3, "", "")
-    assert rows_in(tmp_path / "run.h5", complete=True) == 100
+    assert count_rows(tmp_path / "run.h5", complete=True) == 100
 
 
 def test_a_file_that_is_continued_after_each_of_many_kills_misses_nothing(tmp_path: Path) -> None:
@@ -308,7 +308,7 @@ def test_a_file_that_is_continued_after_each_of_many_kills_misses_nothing(tmp_pa
                             reader.refresh()
                     os.kill(os.getpid(), signal.SIGKILL)
             assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
-            assert rows_in(path, complete=False) == turn * 300 + 300
+            assert count_rows(path, complete=False) == turn * 300 + 300
         print(path.stat().st_size)
         """,
         tmp_path,

@@ -24,7 +24,7 @@ from logax.storage import (
     StorageError,
     WriterGroupConfig,
 )
-from storage_processes import Child, row, rows_in, start, writer, written
+from storage_processes import Child, count_rows, row, start, write_rows, writer
 
 FOLLOWS = """
 size, rows = arguments
@@ -103,7 +103,7 @@ def check_readers(folder: Path, size: int, rows: int, programs: list[str]) -> No
             logger.log(row(step, size), step)
     for reader in readers:
         assert reader.finish() == (0, f"{rows}\n", "")
-    assert rows_in(path, size, complete=True) == rows
+    assert count_rows(path, size, complete=True) == rows
 
 
 def test_readers_of_all_kinds_get_every_row_once_and_in_order(tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ def followed_until_killed(folder: Path) -> Iterator[Iterator[Any]]:
 
 
 def test_following_ends_with_a_warning_where_the_writer_was_killed(tmp_path: Path) -> None:
-    expected = "nobody writes to it: its writer was killed, or has "
+    expected = "has no writer any more: its writer was killed, or has "
     with followed_until_killed(tmp_path) as rows, pytest.warns(UserWarning, match=expected):
         assert list(rows) == []
 
@@ -175,7 +175,7 @@ def test_following_says_that_another_file_has_taken_the_place(tmp_path: Path) ->
 def test_following_says_that_the_file_is_gone(tmp_path: Path) -> None:
     with followed_until_killed(tmp_path) as rows:
         (tmp_path / "run.h5").unlink()
-        with pytest.warns(UserWarning, match=r"run.h5 is gone.* 50 rows of `rows` came"):
+        with pytest.warns(UserWarning, match=r"run.h5 is gone.* returned 50 rows of `rows`"):
             assert list(rows) == []
 
 
@@ -194,7 +194,9 @@ def at_next_pause(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) ->
 def test_a_file_is_followed_to_its_end_under_another_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("logax.storage.reader._STILL", 0)  # it asks at once who writes
+    monkeypatch.setattr(
+        "logax.storage.reader._WRITER_CHECK_SECONDS", 0
+    )  # it asks at once who writes
     path = tmp_path / "run.h5"
     with HDF5StorageWriter(path, RUN, np.float64(0), flush_seconds=0) as first:
         first.log(np.float64(0), 0)
@@ -202,12 +204,14 @@ def test_a_file_is_followed_to_its_end_under_another_name(
             rows = reader.follow("rows", poll_seconds=0.002)
             assert next(rows) == 0
             path.rename(tmp_path / "renamed.h5")
-            written(path, 20)  # others may use its name
+            write_rows(path, 20)  # others may use its name
             at_next_pause(monkeypatch, lambda: first.log(np.float64(1), 1))
             assert next(rows) == 1
             with pytest.raises(StorageError, match=r"was replaced by .* Rows .*: 2 of `rows`"):
                 first.__exit__(None, None, None)
-            with pytest.warns(UserWarning, match=r"is another file now.* 2 rows of `rows` came"):
+            with pytest.warns(
+                UserWarning, match=r"is another file now.* returned 2 rows of `rows`"
+            ):
                 assert list(rows) == []
 
 
@@ -217,7 +221,7 @@ def test_where_nobody_can_tell_who_writes_a_file_is_followed_on(
     def no_locks(fd: int, kind: int) -> None:
         raise OSError(errno.EBADF, "no locks on files that are open for reading")
 
-    monkeypatch.setattr("logax.storage.reader._STILL", 0)
+    monkeypatch.setattr("logax.storage.reader._WRITER_CHECK_SECONDS", 0)
     with writer(tmp_path / "run.h5", flush_seconds=0) as logger:
         logger.log(row(0), 0)
         with HDF5StorageReader(tmp_path / "run.h5") as reader:
@@ -299,7 +303,7 @@ def test_the_rows_of_the_next_run_come_also_if_it_was_looked_at_before_it_had_an
 
 
 def test_who_looks_again_while_they_follow_gets_the_rows_of_the_next_run(tmp_path: Path) -> None:
-    path, size = written(tmp_path / "run.h5", 8, 2**17), 2**17  # four are read at a time
+    path, size = write_rows(tmp_path / "run.h5", 8, 2**17), 2**17  # four are read at a time
     with HDF5StorageReader(path) as reader:
         rows = reader.follow("rows", poll_seconds=0)
         assert next(rows)["x"][0] == 0
@@ -311,7 +315,7 @@ def test_who_looks_again_while_they_follow_gets_the_rows_of_the_next_run(tmp_pat
 
 
 def test_a_row_that_is_damaged_is_told_where_it_is_followed(tmp_path: Path) -> None:
-    path = written(tmp_path / "run.h5", 8, 2**17)  # four rows are read at a time
+    path = write_rows(tmp_path / "run.h5", 8, 2**17)  # four rows are read at a time
     with h5py.File(path) as file:
         at = file["rows/x"].id.get_chunk_info_by_coord((5, 0)).byte_offset
     with open(path, "r+b") as raw:
@@ -406,7 +410,7 @@ def test_threads_may_share_a_reader(tmp_path: Path) -> None:
 
 
 def test_a_reader_works_in_a_process_that_is_forked_while_a_thread_reads(tmp_path: Path) -> None:
-    written(tmp_path / "run.h5", 100)
+    write_rows(tmp_path / "run.h5", 100)
     code, out, errors = start(
         """
         warnings.simplefilter("ignore")  # Python warns of threads at a fork

@@ -20,8 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import logax.storage._writer_thread as remaining_module
-import logax.storage._writer_thread as run_module
+import logax.storage._writer_thread as writer_thread
 from gates import pending
 from logax._support.progress_bars import Bar
 from logax.storage import (
@@ -33,10 +32,10 @@ from logax.storage import (
     WriterGroupConfig,
     resume_state,
 )
-from logax.storage._commits import encoded, latest
-from logax.storage._layout import Layout
+from logax.storage._commits import encode_commit, latest_commit
+from logax.storage._layout import FileLayout
 from loops import Particles, run
-from trajectories import frames, written
+from trajectories import frames, write_frames
 
 
 def whole(state: Any) -> Any:
@@ -48,7 +47,7 @@ def counted(steps: Any, add: float = 0) -> list[tuple[int, Any]]:
 
 
 def count(path: Path, steps: Any, add: float = 0, **options: Any) -> None:
-    written(path, whole, 1, counted(steps, add), np.float32(0), **options)
+    write_frames(path, whole, 1, counted(steps, add), np.float32(0), **options)
 
 
 ONE = {"frames": WriterGroupConfig(whole, 1)}
@@ -64,12 +63,12 @@ def test_a_file_that_is_there_is_never_overwritten(tmp_path: Path) -> None:
     with pytest.raises(FileExistsError) as caught:
         HDF5StorageWriter(path, ONE, np.float32(0))
     assert str(caught.value) == (
-        f'`HDF5StorageWriter` writes to a new file, and {path} is there. Write `mode="w"` to '
+        f'`HDF5StorageWriter` creates a new file, and {path} exists. Write `mode="w"` to '
         'replace it, `mode="a"` to continue it, or another path.'
     )
     later = HDF5StorageWriter(tmp_path / "b.h5", ONE, np.float32(0))
     (tmp_path / "b.h5").write_bytes(b"mine")
-    with pytest.raises(FileExistsError, match="is there"), later:
+    with pytest.raises(FileExistsError, match="exists"), later:
         pass
     assert path.read_bytes() == before
     assert (tmp_path / "b.h5").read_bytes() == b"mine"
@@ -103,7 +102,7 @@ def test_mode_a_begins_a_file_and_goes_on_with_it(
     for part in range(4):
         steps = range(10 * part, 10 * part + 10)
         states = [(step, np.full(size, step, np.float32)) for step in steps]
-        written(path, whole, 1, states, states[0][1], mode="a", compression=compression)
+        write_frames(path, whole, 1, states, states[0][1], mode="a", compression=compression)
     rows, steps = frames(path)
     assert steps == list(range(40))
     np.testing.assert_array_equal(rows, np.full((size, 40), np.arange(40, dtype=np.float32)).T)
@@ -178,7 +177,7 @@ def test_a_run_resumes_with_the_last_state_of_its_file_and_the_step_after_it(
         resume_state(path, "setup", start)
     with pytest.raises(LookupError, match="has no such group"):
         resume_state(path, "frames", start)
-    advice = "Give the group that holds the states, or pick them from its rows with `where`."
+    advice = "Give the group that holds the states, or select them from its rows with `where`."
     with pytest.raises(ValueError, match=re.escape(advice)) as caught:
         resume_state(path, "named", start)
     assert "cannot take the state from `named` of" in str(caught.value)
@@ -204,7 +203,7 @@ def test_a_writer_that_is_entered_again_goes_on_and_never_drops_its_own_rows(
         with pytest.raises(RuntimeError) as caught, writer:
             pass
         assert str(caught.value) == (
-            "`HDF5StorageWriter` was entered once more, which would drop rows that it has written "
+            "`HDF5StorageWriter` was entered again, which would drop rows that it has written "
             f'to {path}. Make another writer: with `mode="a"` it goes on after them, with '
             '`mode="w"` it replaces them.'
         )
@@ -217,27 +216,27 @@ def test_a_file_may_be_continued_often_among_rows_out_of_order(size: int, tmp_pa
     first = np.zeros(size, np.int8)
     times = 5 if size > 1 else 100
     for _ in range(times):
-        written(path, whole, 1, [(9, first), (3, first)], first, mode="a", start_step=5)
+        write_frames(path, whole, 1, [(9, first), (3, first)], first, mode="a", start_step=5)
     assert frames(path)[1] == [3, 9]
     with HDF5StorageWriter(path, ONE, first, mode="a", start_step=5) as writer:
-        assert writer._run is not None
-        assert writer._run.trajectory.safe_rows == {"frames": times}  # and none that was cut
+        assert writer._thread is not None
+        assert writer._thread.trajectory.safe_rows == {"frames": times}  # and none that was cut
 
 
 def test_a_file_that_has_no_room_for_what_is_dropped_is_not_continued(tmp_path: Path) -> None:
     path, first = tmp_path / "a.h5", np.zeros(2**20, np.int8)
     last = 2**62
-    written(path, whole, 1, [(last, first), (0, first)], first)
+    write_frames(path, whole, 1, [(last, first), (0, first)], first)
     with h5py.File(path, "r+") as file:
-        layout = Layout.from_json(bytes(file["logax/schema"][...]))
-        commit, _ = latest([bytes(each) for each in file["logax/commits"][...]], layout)
+        layout = FileLayout.from_json(bytes(file["logax/schema"][...]))
+        commit, _ = latest_commit([bytes(each) for each in file["logax/commits"][...]], layout)
         assert commit is not None
-        size, room = len(encoded(commit, layout.version)), layout.slot_bytes
+        size, room = len(encode_commit(commit, layout.version)), layout.slot_bytes
         commit.groups[0].cuts = [(0, last - 1000 + i) for i in range((room - size) // 24)]
-        data = encoded(commit, layout.version)
+        data = encode_commit(commit, layout.version)
         file["logax/commits"][:, : len(data)] = np.frombuffer(data, np.uint8)
     with pytest.raises(StorageError) as caught:
-        written(path, whole, 1, [], first, mode="a", start_step=last)
+        write_frames(path, whole, 1, [], first, mode="a", start_step=last)
     assert str(caught.value) == (
         f"A commit takes {len(data) + 25} bytes, and there is room for {room}: the file was "
         "continued too often in the middle of rows out of order. Write to a new one."
@@ -249,7 +248,7 @@ def test_a_file_that_has_no_room_for_what_is_dropped_is_not_continued(tmp_path: 
 
 def test_a_file_of_other_containers_is_not_continued(tmp_path: Path) -> None:
     path = tmp_path / "a.h5"
-    written(path, lambda x: {"x": (x, x)}, 1, counted(range(3)), np.float32(0))
+    write_frames(path, lambda x: {"x": (x, x)}, 1, counted(range(3)), np.float32(0))
     config = {"frames": WriterGroupConfig(lambda x: {"x": [x, x]}, 1)}
     told = "`frames` has containers of other types in the file. Write to another file."
     with pytest.raises(StorageError, match=told):
@@ -268,7 +267,7 @@ def test_a_file_that_this_process_has_open_elsewhere_is_not_continued(tmp_path: 
 
 def test_an_array_that_is_too_large_for_a_row_is_named(tmp_path: Path) -> None:
     huge = np.broadcast_to(np.float64(0), (2**29,))
-    told = r"`frames` gives `value` of 4294967296 bytes, and one array has 4294967288 a row at most"
+    told = r"`frames` returns `value` of 4294967296 bytes, and a row of one array has at most 4294967288"
     with pytest.raises(ValueError, match=told):
         HDF5StorageWriter(tmp_path / "a.h5", ONE, huge)
 
@@ -287,7 +286,7 @@ def test_a_file_of_other_arrays_is_not_continued(
     view: Any, schedule: Any, difference: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "a.h5"
-    written(path, lambda x: {"x": x}, 1, counted(range(3)), np.float32(0))
+    write_frames(path, lambda x: {"x": x}, 1, counted(range(3)), np.float32(0))
     before = path.read_bytes()
     config = {"frames": WriterGroupConfig(view, schedule)}
     with pytest.raises(StorageError, match="cannot continue") as caught:
@@ -305,7 +304,7 @@ def test_a_file_of_another_program_is_not_continued(tmp_path: Path) -> None:
         file["x"] = 1
     for name in ("text.h5", "other.h5"):
         before = (tmp_path / name).read_bytes()
-        with pytest.raises(StorageError, match="no trajectory of logax"):
+        with pytest.raises(StorageError, match="not a trajectory of logax"):
             HDF5StorageWriter(tmp_path / name, ONE, np.float32(0), mode="a").__enter__()
         assert (tmp_path / name).read_bytes() == before
 
@@ -342,7 +341,7 @@ def test_a_row_that_does_not_fit_raises_where_it_is_logged_and_harms_no_other(
     with HDF5StorageWriter(tmp_path / "a.h5", ONE, state(0)) as writer:
         for step in range(5):
             writer.log(state(step), step)
-        with pytest.raises(ValueError, match="The view of `frames` must always give") as caught:
+        with pytest.raises(ValueError, match="The view of `frames` must always return") as caught:
             writer.log(wrong, 5)
         assert message in str(caught.value)
         assert "This step was not stored; all others are." in str(caught.value)
@@ -476,7 +475,7 @@ def test_the_end_shows_what_is_still_to_be_written(
 
     screen = Screen()
     monkeypatch.setattr(sys, "stderr", screen)
-    monkeypatch.setattr(run_module, "_PATIENCE", 0.0)
+    monkeypatch.setattr(writer_thread, "_PROGRESS_DELAY_SECONDS", 0.0)
     writer = HDF5StorageWriter(tmp_path / "a.h5", ONE, jnp.float32(0))
     with writer:
         x = pending(gate)
@@ -506,7 +505,7 @@ def test_an_interrupt_of_the_end_costs_no_row_and_a_second_leaves_the_file_whole
     times: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate = threading.Event()
-    monkeypatch.setattr(run_module, "_PATIENCE", 0.0)
+    monkeypatch.setattr(writer_thread, "_PROGRESS_DELAY_SECONDS", 0.0)
     writer = HDF5StorageWriter(tmp_path / "a.h5", ONE, jnp.float32(0))
     with pytest.raises(KeyboardInterrupt) as caught, writer:  # noqa: PT012 - the end raises
         writer.log(jnp.float32(0), 0)
@@ -515,7 +514,7 @@ def test_an_interrupt_of_the_end_costs_no_row_and_a_second_leaves_the_file_whole
             writer.log(x, step)
         bar = Interrupted(gate, times)
         bar.due = 0.0
-        monkeypatch.setattr(remaining_module, "Bar", lambda *_: bar)
+        monkeypatch.setattr(writer_thread, "Bar", lambda *_: bar)
     with HDF5StorageReader(tmp_path / "a.h5") as reader:
         rows = reader.focus_group("frames")
         lost = 10 - len(rows)
@@ -532,19 +531,19 @@ def test_who_interrupts_the_end_again_and_again_is_not_kept_waiting(
 ) -> None:
     """The thread waits for the device; the file is closed when nobody has the writer any more."""
     gate = threading.Event()
-    monkeypatch.setattr(run_module, "_PATIENCE", 0.0)
+    monkeypatch.setattr(writer_thread, "_PROGRESS_DELAY_SECONDS", 0.0)
     writer = HDF5StorageWriter(tmp_path / "a.h5", ONE, jnp.float32(0))
     with pytest.raises(KeyboardInterrupt), writer:  # noqa: PT012 - the end raises
-        run = writer._run
+        run = writer._thread
         x = pending(gate)
         for step in range(10):
             writer.log(x, step)
         bar = Interrupted(gate, 4)
         bar.due = 0.0
-        monkeypatch.setattr(remaining_module, "Bar", lambda *_: bar)
+        monkeypatch.setattr(writer_thread, "Bar", lambda *_: bar)
     assert run is not None
     assert not run.is_over
-    writer._forgotten()
+    writer._finalizer()
     while not run.is_over:
         pass
     with HDF5StorageReader(tmp_path / "a.h5") as reader:
@@ -587,8 +586,8 @@ def test_a_bar_that_cannot_be_drawn_at_the_end_costs_no_row(
                 writer.log(x, step)
             monkeypatch.setattr(sys, "stderr", console)
 
-    monkeypatch.setattr(run_module, "_PATIENCE", 0.0)
-    monkeypatch.setattr(remaining_module, "Bar", bar)
+    monkeypatch.setattr(writer_thread, "_PROGRESS_DELAY_SECONDS", 0.0)
+    monkeypatch.setattr(writer_thread, "Bar", bar)
     told = f"The progress bar cannot be drawn: {why}"
     if action == "error":
         with pytest.raises(UserWarning, match=told):
@@ -724,7 +723,9 @@ def test_a_file_that_is_cut_and_grows_again_is_told(tmp_path: Path) -> None:
 
 
 def test_many_steps_that_never_come_cost_nothing(tmp_path: Path) -> None:
-    written(tmp_path / "a.h5", whole, 1, [(0, np.zeros(9000))], np.zeros(9000), total_steps=2**70)
+    write_frames(
+        tmp_path / "a.h5", whole, 1, [(0, np.zeros(9000))], np.zeros(9000), total_steps=2**70
+    )
     assert frames(tmp_path / "a.h5")[0].shape == (1, 9000)
 
 
@@ -751,7 +752,7 @@ def forgotten(path: Path) -> Any:
     for step in range(100):
         writer.log(np.float32(step), step)
     writer.itself = writer  # type: ignore[attr-defined]
-    return writer._run
+    return writer._thread
 
 
 @pytest.mark.parametrize("where", ["the thread of the writer", "a process without threads"])
@@ -788,7 +789,9 @@ def test_a_writer_that_is_forgotten_where_hdf5_is_locked_ends_all_the_same(tmp_p
         writer.log(np.float32(step), step)
     with h5py._objects.phil:
         del writer
-    ends = [each for each in threading.enumerate() if each.name == f"{run_module.THREAD}-end"]
+    ends = [
+        each for each in threading.enumerate() if each.name == f"{writer_thread.THREAD_NAME}-end"
+    ]
     for thread in ends:
         thread.join(60)
     assert len(ends) == 1
@@ -850,7 +853,7 @@ class Plain:
         ),
         (Plain, "the configuration is <class"),
         ({0: ONE["frames"], "0": ONE["frames"]}, "got two groups called `0`"),
-        ({"logax": ONE["frames"]}, "keeps `logax` for itself"),
+        ({"logax": ONE["frames"]}, "reserves `logax` for itself"),
         ({(1, 2): ONE["frames"]}, "The key (1, 2) of a dictionary cannot be stored"),
     ],
     ids=["empty", "number", "function", "class", "twice", "reserved", "key"],
@@ -896,7 +899,7 @@ def test_groups_take_a_function_and_a_schedule() -> None:
 
 def test_two_arrays_of_one_name_are_refused(tmp_path: Path) -> None:
     config = {"frames": WriterGroupConfig(lambda x: ({"a": {0: x, "0": x}}), 1)}
-    with pytest.raises(ValueError, match="gives two arrays called `frames/a/0`"):
+    with pytest.raises(ValueError, match="returns two arrays called `frames/a/0`"):
         HDF5StorageWriter(tmp_path / "a.h5", config, np.float32(0))
 
 

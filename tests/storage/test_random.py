@@ -168,8 +168,8 @@ def own_scalars(tree: Any) -> Any:
 @contextlib.contextmanager
 def small_blocks(size: int) -> Iterator[None]:
     """Have rows gathered in blocks of so many bytes: whole ones come soon then."""
-    usual, _layout._BLOCK = _layout._BLOCK, size
+    usual, _layout._TARGET_BLOCK_BYTES = _layout._TARGET_BLOCK_BYTES, size
     try:
         yield
     finally:
-        _layout._BLOCK = usual
+        _layout._TARGET_BLOCK_BYTES = usual

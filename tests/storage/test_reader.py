@@ -24,7 +24,7 @@ from logax.storage import (
     StorageError,
     WriterGroupConfig,
 )
-from storage_processes import row, rows_in, run, writer, written
+from storage_processes import count_rows, row, run, write_rows, writer
 from trajectories import assert_same
 
 ROWS = 25
@@ -83,10 +83,10 @@ def test_only_what_is_asked_for_is_read(path: Path, monkeypatch: pytest.MonkeyPa
     with HDF5StorageReader(path) as reader:
         group = reader.focus_group("frames").focus(lambda row: row["energy"])
         read: list[str] = []
-        usual = reader._source.rows
+        usual = reader._source.read_rows
         monkeypatch.setattr(
             reader._source,
-            "rows",
+            "read_rows",
             lambda number, leaf, places: (
                 read.append((leaf, len(places))) or usual(number, leaf, places)
             ),
@@ -119,7 +119,7 @@ def test_names_and_functions_find_groups(path: Path) -> None:
         (
             lambda c: c["nested"],
             LookupError,
-            "takes one group, and got nested. Pick one of 'nested/0'",
+            "takes one group, and got nested. Select one of 'nested/0'",
         ),
         (lambda c: 3, TypeError, "must return a part of what it is given"),
         (3, TypeError, "takes the name of a group, or a function such as"),
@@ -191,7 +191,7 @@ def test_a_function_that_picks_nothing_is_told_what_to_write(path: Path) -> None
 
 def test_rows_take_no_more_memory_than_they_have_bytes(tmp_path: Path) -> None:
     size = 2**16  # numbers in a row, of which there are 64, and then 32 MB
-    written(tmp_path / "run.h5", 64, size)
+    write_rows(tmp_path / "run.h5", 64, size)
     code, said, errors = run(
         """
         import resource
@@ -203,7 +203,7 @@ def test_rows_take_no_more_memory_than_they_have_bytes(tmp_path: Path) -> None:
             found = group[...]["x"]
             print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024)
             for step in range(64):
-                np.testing.assert_array_equal(found[step], large(step, size))
+                np.testing.assert_array_equal(found[step], large_row(step, size))
         """,
         tmp_path,
         size,
@@ -222,8 +222,8 @@ def test_rows_in_and_out_of_order_and_in_the_commit_come_as_they_are_asked_for(
             group = reader.focus_group("rows")
             while len(group) < 1005:
                 reader.refresh()
-            stand = reader._source.commit.groups[0]
-            assert 0 < len(stand.steps) < stand.rows  # some stand in the commit
+            commit = reader._source.commit.groups[0]
+            assert 0 < len(commit.steps) < commit.rows  # some are in the commit
             for index in (slice(None), slice(None, None, -1), [1004, 3, 4, 1003, 5], slice(2, 999)):
                 np.testing.assert_array_equal(group[index]["x0"], 10.0 * np.arange(1005)[index])
 
@@ -233,7 +233,7 @@ def test_what_is_to_be_written_once_may_come_yet(tmp_path: Path) -> None:
     with HDF5StorageWriter(tmp_path / "a.h5", config, np.float32(3)) as writer:
         assert writer.path == str(tmp_path / "a.h5")
         with HDF5StorageReader(tmp_path / "a.h5") as reader:
-            told = r"`start` was not written: at the last look; `reader.refresh\(\)` looks again"
+            told = r"`start` was not written: at the time of the last read; `reader.refresh\(\)` reads again"
             with pytest.raises(IndexError, match=told):
                 reader.focus_group("start")[...]
         writer.log(np.float32(3), 0)
@@ -256,7 +256,7 @@ def test_what_was_written_once_has_no_rows(path: Path, tmp_path: Path) -> None:
     with HDF5StorageReader(tmp_path / "a.h5") as reader:
         assert reader.actual_steps == 6
         assert reader.focus_group("start").steps.tolist() == []
-        with pytest.raises(IndexError, match=r"`start` was not written: .* never given step 0"):
+        with pytest.raises(IndexError, match=r"`start` was not written: .* never got step 0"):
             reader.focus_group("start")[...]
 
 
@@ -362,11 +362,11 @@ def test_a_file_that_another_run_has_continued_is_not_read_as_it_was(tmp_path: P
 
 
 def test_a_reader_that_must_look_again_does_not_call_the_file_damaged(tmp_path: Path) -> None:
-    path = written(tmp_path / "a.h5", 50, 9000)
+    path = write_rows(tmp_path / "a.h5", 50, 9000)
     with HDF5StorageReader(path) as reader:
         group = reader.focus_group("rows")
         assert len(group) == 50
-        written(path, 3, 9000, mode="a", start_step=0)  # and there are no others any more
+        write_rows(path, 3, 9000, mode="a", start_step=0)  # and there are no others any more
         for _ in range(2):
             with pytest.raises(StorageError, match=r"continued by another run .* `reader.refresh"):
                 group[40]
@@ -375,7 +375,7 @@ def test_a_reader_that_must_look_again_does_not_call_the_file_damaged(tmp_path: 
 
 
 def test_rows_of_two_runs_are_not_mixed_where_they_are_gone_through(tmp_path: Path) -> None:
-    path, size = written(tmp_path / "a.h5", 12, 2**17), 2**17  # four are read at a time
+    path, size = write_rows(tmp_path / "a.h5", 12, 2**17), 2**17  # four are read at a time
     with HDF5StorageReader(path) as reader:
         group = reader.focus_group("rows")
         rows, others = iter(group), iter(group)
@@ -384,11 +384,11 @@ def test_rows_of_two_runs_are_not_mixed_where_they_are_gone_through(tmp_path: Pa
             for step in range(2, 12):
                 logger.log(row(step + 100, size), step)
         assert [next(others)["x"][0] for _ in range(3)] == [1, 2, 3]
-        with pytest.raises(StorageError, match="continued by another run since it was looked at"):
+        with pytest.raises(StorageError, match="continued by another run since it was last read"):
             next(others)
         reader.refresh()
         assert [next(rows)["x"][0] for _ in range(3)] == [1, 2, 3]  # as they were
-        with pytest.raises(StorageError, match="another run while the rows of `rows` were gone"):
+        with pytest.raises(StorageError, match="another run during an iteration over the rows of"):
             next(rows)
         assert [int(each["x"][0]) for each in group] == [0, 1, *range(102, 112)]
 
@@ -402,7 +402,7 @@ def commits(path: Path) -> tuple[int, int]:
 def test_a_run_that_was_killed_before_its_first_commit_was_whole_does_no_harm(
     tmp_path: Path,
 ) -> None:
-    path = written(tmp_path / "a.h5", 30)
+    path = write_rows(tmp_path / "a.h5", 30)
     at, room = commits(path)
     with open(path, "r+b") as file:
         file.seek(at)
@@ -412,16 +412,16 @@ def test_a_run_that_was_killed_before_its_first_commit_was_whole_does_no_harm(
         head[28] = 1  # the run that has continued the file
         file.seek(at + sequence % 2 * room)
         file.write(head)
-    assert rows_in(path, complete=True) == 30
-    written(path, 10, start=30, mode="a")
-    assert rows_in(path, complete=True) == 40
+    assert count_rows(path, complete=True) == 30
+    write_rows(path, 10, start=30, mode="a")
+    assert count_rows(path, complete=True) == 40
 
 
 def test_a_commit_that_changes_whenever_it_is_looked_at_is_that_of_another_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is never seen whole, and whoever writes it may have written over rows."""
-    path = written(tmp_path / "a.h5", 30)
+    path = write_rows(tmp_path / "a.h5", 30)
     at, _ = commits(path)
     usual, looks = os.pread, itertools.count()
 
@@ -438,14 +438,14 @@ def test_a_commit_that_changes_whenever_it_is_looked_at_is_that_of_another_run(
     with HDF5StorageReader(path) as reader:
         group = reader.focus_group("rows")
         monkeypatch.setattr(os, "pread", pread)
-        with pytest.raises(StorageError, match="continued by another run since it was looked at"):
+        with pytest.raises(StorageError, match="continued by another run since it was last read"):
             group[0]
         monkeypatch.undo()
         assert group[0]["x1"] == 1  # it has ended before it wrote anything else
 
 
 def test_a_file_that_is_cut_while_it_is_read_is_told(tmp_path: Path) -> None:
-    path = written(tmp_path / "a.h5", 30)
+    path = write_rows(tmp_path / "a.h5", 30)
     with HDF5StorageReader(path) as reader:
         os.truncate(path, 100)
         with pytest.raises(StorageError) as caught:
@@ -463,7 +463,7 @@ def test_a_reader_never_goes_back(tmp_path: Path) -> None:
         for step in range(10):
             logger.log(row(step), step)
             next(rows)
-        at, room = reader._source._start, reader._source.layout.slot_bytes
+        at, room = reader._source._commits_offset, reader._source.layout.slot_bytes
         pairs = [os.pread(reader._source._fd, 2 * room, at + 2 * room * each) for each in (0, 1)]
         last = max((0, 1), key=lambda each: pairs[each][8:16][::-1])
         with open(path, "r+b") as file:

@@ -32,7 +32,7 @@ from logax.storage import (
 )
 from loops import Particles, advance, run
 from slow_cases import slow
-from trajectories import assert_same, frames, written
+from trajectories import assert_same, frames, write_frames
 
 
 @dataclasses.dataclass
@@ -113,7 +113,7 @@ def test_it_is_a_logger_of_loops_like_all_others(tmp_path: Path) -> None:
 def test_rows_are_those_that_the_schedule_names(
     schedule: Any, steps: list[int], total: int | None, tmp_path: Path
 ) -> None:
-    written(
+    write_frames(
         tmp_path / "a.h5", whole, schedule, counted(range(20)), np.float32(0), total_steps=total
     )
     rows, found = frames(tmp_path / "a.h5")
@@ -129,20 +129,22 @@ def test_a_schedule_of_ones_own_makes_rows_too(tmp_path: Path) -> None:
         def should_log(self, step: int) -> bool:
             return int(step**0.5) ** 2 == step
 
-    written(tmp_path / "a.h5", whole, Squares(), counted(range(20)), np.float32(0), total_steps=20)
+    write_frames(
+        tmp_path / "a.h5", whole, Squares(), counted(range(20)), np.float32(0), total_steps=20
+    )
     assert frames(tmp_path / "a.h5")[1] == [0, 1, 4, 9, 16]
 
 
 def test_rows_are_found_by_their_step_whatever_order_they_came_in(tmp_path: Path) -> None:
     states = [(step, np.float32(i)) for i, step in enumerate([7, 2, 9, 2, 0, 7])]
-    written(tmp_path / "a.h5", whole, 1, states, np.float32(0))
+    write_frames(tmp_path / "a.h5", whole, 1, states, np.float32(0))
     rows, steps = frames(tmp_path / "a.h5")
     assert steps == [0, 2, 7, 9]
     np.testing.assert_array_equal(rows, np.float32([4, 3, 5, 2]))  # the later of two
 
 
 def test_once_keeps_the_first_value(tmp_path: Path) -> None:
-    written(
+    write_frames(
         tmp_path / "a.h5", whole, Once(), [(0, np.arange(3)), (0, np.ones(3, int))], np.ones(3, int)
     )
     np.testing.assert_array_equal(frames(tmp_path / "a.h5")[0], np.arange(3))
@@ -179,7 +181,7 @@ def test_states_of_nested_classes_dictionaries_and_tuples_come_back(tmp_path: Pa
         }
 
     states = [(step, state(step)) for step in range(3)]
-    written(tmp_path / "a.h5", whole, 1, states, state(0))
+    write_frames(tmp_path / "a.h5", whole, 1, states, state(0))
     with HDF5StorageReader(tmp_path / "a.h5") as reader:
         row = reader.focus_group("frames")[2]
         mine = reader.focus_group("frames", like=state(0))[2]
@@ -255,7 +257,7 @@ def test_names_of_any_kind_come_back(name: str, tmp_path: Path) -> None:
 
 
 def test_a_view_that_gives_nothing_has_steps_only(tmp_path: Path) -> None:
-    written(tmp_path / "a.h5", lambda state: {}, 2, counted(range(5)), np.float32(0))
+    write_frames(tmp_path / "a.h5", lambda state: {}, 2, counted(range(5)), np.float32(0))
     with HDF5StorageReader(tmp_path / "a.h5") as reader:
         group = reader.focus_group("frames")
         assert (group[1], group[...], group.steps.tolist()) == ({}, {}, [0, 2, 4])
@@ -291,9 +293,9 @@ def test_a_view_that_only_picks_small_arrays_takes_no_program(tmp_path: Path) ->
         (i, {"x": jnp.float32(i), "on": jnp.bool_(i % 2), "other": jnp.zeros(i // 8)})
         for i in range(10)
     ]
-    written(tmp_path / "a.h5", view, 1, jax.block_until_ready(states[:8]), states[0][1])
+    write_frames(tmp_path / "a.h5", view, 1, jax.block_until_ready(states[:8]), states[0][1])
     assert len(traces) == 1  # for the shapes
-    written(tmp_path / "a.h5", view, 1, jax.block_until_ready(states), states[0][1], mode="w")
+    write_frames(tmp_path / "a.h5", view, 1, jax.block_until_ready(states), states[0][1], mode="w")
     assert len(traces) == 3  # and now for a state that is made in another way
     rows, _ = frames(tmp_path / "a.h5")
     expected = np.arange(10, dtype=np.float32)
@@ -327,7 +329,7 @@ def test_states_with_prng_keys_are_compiled_too(tmp_path: Path) -> None:
         return {"key": state["key"], "x": state["x"] + 1}
 
     states = [(i, {"key": jax.random.key(i), "x": jnp.float32(i)}) for i in range(5)]
-    written(tmp_path / "a.h5", view, 1, states, states[0][1])
+    write_frames(tmp_path / "a.h5", view, 1, states, states[0][1])
     assert len(traces) == 2
     rows, _ = frames(tmp_path / "a.h5")
     np.testing.assert_array_equal(rows["x"], [1, 2, 3, 4, 5])
@@ -340,7 +342,7 @@ def test_constants_of_a_compiled_view_are_those_of_its_own_state(tmp_path: Path)
         return {"length": state.shape[0], "sum": state.sum()}
 
     states = [(i, jnp.ones(n)) for i, n in enumerate([3, 4, 3, 4, 3])]
-    written(tmp_path / "a.h5", view, 1, states, jnp.zeros(3))
+    write_frames(tmp_path / "a.h5", view, 1, states, jnp.zeros(3))
     rows, _ = frames(tmp_path / "a.h5")
     np.testing.assert_array_equal(rows["length"], [3, 4, 3, 4, 3])
     np.testing.assert_array_equal(rows["sum"], [3, 4, 3, 4, 3])
@@ -366,7 +368,7 @@ def test_states_with_numbers_of_python_and_numpy_keep_all_their_bits(tmp_path: P
             "j": jnp.ones(2),
         }
 
-    written(tmp_path / "a.h5", whole, 1, [(i, state(i)) for i in range(4)], state(0))
+    write_frames(tmp_path / "a.h5", whole, 1, [(i, state(i)) for i in range(4)], state(0))
     rows, _ = frames(tmp_path / "a.h5")
     np.testing.assert_array_equal(rows["time"], 0.1 * np.arange(4))
     np.testing.assert_array_equal(rows["count"], 2**40 + np.arange(4))
@@ -385,7 +387,7 @@ def test_functions_among_the_leaves_of_a_state_do_not_keep_it_from_being_compile
 
     model = eqx.nn.MLP(2, 1, 4, 1, key=jax.random.key(0))
     states = [(i, (model, "name")) for i in range(5)]
-    written(tmp_path / "a.h5", view, 1, states, states[0][1])
+    write_frames(tmp_path / "a.h5", view, 1, states, states[0][1])
     assert len(traces) == 2
     rows, _ = frames(tmp_path / "a.h5")
     np.testing.assert_allclose(rows["out"], np.tile(model(jnp.ones(2)), (5, 1)), rtol=1e-6)
@@ -426,7 +428,7 @@ def test_arrays_that_are_sharded_over_devices_are_stored_whole(tmp_path: Path) -
     mesh = jax.make_mesh((8,), ("i",))
     spec = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("i"))
     state = {"x": jax.device_put(jnp.arange(8 * 20000.0), spec), "e": jnp.float32(3)}
-    written(tmp_path / "a.h5", whole, 1, [(0, state), (1, state)], state)
+    write_frames(tmp_path / "a.h5", whole, 1, [(0, state), (1, state)], state)
     np.testing.assert_array_equal(frames(tmp_path / "a.h5")[0]["x"][1], np.arange(8 * 20000.0))
 
 
@@ -435,7 +437,7 @@ def test_arrays_that_come_to_be_sharded_later_are_stored_too(tmp_path: Path) -> 
     spec = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("i"))
     one = jax.device_put({"x": jnp.arange(4.0), "y": jnp.ones(2)}, jax.devices()[0])
     states = [one, jax.device_put(one, spec), one]
-    written(tmp_path / "a.h5", whole, 1, enumerate(jax.block_until_ready(states)), one)
+    write_frames(tmp_path / "a.h5", whole, 1, enumerate(jax.block_until_ready(states)), one)
     rows, _ = frames(tmp_path / "a.h5")
     np.testing.assert_array_equal(rows["x"], np.tile(np.arange(4.0), (3, 1)))
     np.testing.assert_array_equal(rows["y"], np.ones((3, 2)))
@@ -444,7 +446,7 @@ def test_arrays_that_come_to_be_sharded_later_are_stored_too(tmp_path: Path) -> 
 def test_arrays_on_different_devices_can_be_stored_together(tmp_path: Path) -> None:
     one, two = jax.devices()[:2]
     state = {"a": jax.device_put(jnp.ones(3), one), "b": jax.device_put(jnp.zeros(3), two)}
-    written(tmp_path / "a.h5", whole, 1, [(0, state), (1, state)], state)
+    write_frames(tmp_path / "a.h5", whole, 1, [(0, state), (1, state)], state)
     rows, _ = frames(tmp_path / "a.h5")
     np.testing.assert_array_equal(rows["a"], np.ones((2, 3)))
     np.testing.assert_array_equal(rows["b"], np.zeros((2, 3)))
@@ -487,7 +489,7 @@ def test_rows_of_all_sizes_are_written_whole(tmp_path: Path) -> None:
     for size in (1, 7, 1000, 8191, 8192, 8193, 16383, 16384, 1_000_003):
         x = np.arange(size, dtype=np.uint8 if size % 2 else np.float64)
         path = tmp_path / f"{size}.h5"
-        written(path, whole, 1, [(i, x + i) for i in range(20)], x)
+        write_frames(path, whole, 1, [(i, x + i) for i in range(20)], x)
         rows, _ = frames(path)
         np.testing.assert_array_equal(
             rows, np.stack([x + np.asarray(i, x.dtype) for i in range(20)])
@@ -501,7 +503,7 @@ def test_large_arrays_of_every_width_leave_the_program_unchanged(tmp_path: Path)
         name: jnp.asarray(np.frombuffer(random.bytes(2**17), dtype))
         for name, dtype in [("f", "f4"), ("h", "f2"), ("i", "i4"), ("b", "u1")]
     }
-    written(tmp_path / "a.h5", whole, 1, [(0, state)], state)
+    write_frames(tmp_path / "a.h5", whole, 1, [(0, state)], state)
     with HDF5StorageReader(tmp_path / "a.h5") as reader:
         assert_same(reader.focus_group("frames")[0], jax.device_get(state))
 
@@ -551,7 +553,7 @@ def test_small_rows_take_little_more_than_their_own_bytes(
     names = [f"x{i}" for i in range(10)]
     first = dict(zip(names, state[0], strict=True))
     states = ((i, dict(zip(names, row, strict=True))) for i, row in enumerate(state))
-    written(
+    write_frames(
         tmp_path / "a.h5",
         whole,
         1,
@@ -571,7 +573,7 @@ def test_what_repeats_is_compressed(tmp_path: Path) -> None:
     state = {"x": np.zeros(5000), "e": np.float32(1)}
     for level in (None, 1, 9):
         path = tmp_path / f"{level}.h5"
-        written(path, whole, 1, [(i, state) for i in range(50)], state, compression=level)
+        write_frames(path, whole, 1, [(i, state) for i in range(50)], state, compression=level)
         np.testing.assert_array_equal(frames(path)[0]["x"], np.zeros((50, 5000)))
     sizes = [(tmp_path / f"{level}.h5").stat().st_size for level in (None, 1, 9)]
     assert sizes[0] > 2_000_000

@@ -1,21 +1,25 @@
-"""The command `logax`: look at runs from a shell.
+"""The command `logax`: inspect runs from a shell.
 
-    main               the parser, and how a mistake is told
-    choice, census     which runs are meant; what all of them come to
-    columns, records   what a run has logged: by key, and record by record
-    summary            what a table says of a key
-    page, drawing      text and curves for a terminal
-    sides              how compared runs stand
-    wide, arrays       records as a table in CSV; arrays as npz and parquet
-    picture, lost      the panels of a plot; what they leave out
-    checks             what `doctor` looks at
-    errors             what is told to users
-    ls, show, tail, export, compare, plot, doctor
-                       one command each: `add` says how it is called, `run` does it
+| file | contents |
+| --- | --- |
+| `main.py` | top-level parser, lazy import of the chosen command, exit status |
+| `options.py` | shared options; find runs by id, name, glob or group; select keys |
+| `terminal.py` | escaped text, tables and JSON on the standard output |
+| `columns.py` | records of a run by key and leaf, and their summaries |
+| `records.py` | records of a run one by one, in order |
+| `ls.py` | `logax ls`: list runs |
+| `show.py` | `logax show`: describe a run and draw curves in the terminal |
+| `tail.py` | `logax tail`: print records as they arrive |
+| `export.py` | `logax export`: write CSV, JSON lines, npz or parquet |
+| `compare.py` | `logax compare`: compare runs in tables |
+| `plot.py` | `logax plot`: draw curves into a figure |
+| `verify.py` | `logax verify`: find damaged files |
+| `doctor.py` | `logax doctor`: check the installation |
 
-A command returns 0, or 1 where there is nothing to show. What a user did wrong is a `CommandError`,
-told on the standard error without a traceback. All text of users is escaped before it is shown, so
-that no name of a key can move the cursor or colour the screen; what `--json` prints is ASCII.
+The module of a command defines `EXAMPLE`, `add_arguments(parser)` and `run(options)`, which returns
+the exit status. A mistake of the user is a `CommandError`, printed to the standard error without a
+traceback. All text of users is escaped before it is printed, so that a key cannot move the cursor
+or change colours; the output of `--json` is ASCII.
 """
 
 from logax._cli.main import main as main

@@ -1,9 +1,7 @@
-"""What a run has logged: by key and leaf one array of all records.
+"""Read the records of a run as columns, one per key and leaf, and summarize them.
 
-A pytree is a column for each leaf, called by its flat name (`grad/w`); histograms and images are
-one value. A key whose records changed their shape midway is several columns, one after the other.
-
-What a table says of one column: how many records, the last value, the least and the greatest.
+Each leaf of a pytree is a column with its flat name (`grad/w`); a histogram or image is one column.
+A key whose records changed shape midway has several columns, in order.
 """
 
 from __future__ import annotations
@@ -21,49 +19,50 @@ import jax.numpy as jnp
 import numpy as np
 
 from logax._cli.options import CommandError
-from logax._cli.terminal import glyphs, number, safe
+from logax._cli.terminal import escape, stdout_glyphs
 from logax._logdict.logdict import logdict, matches
-from logax._media import HistogramBins, ImagePixels, is_shown
+from logax._media import HistogramBins, ImagePixels, is_media
 from logax._runs.errors import AllDamagedError, RunsError
 from logax._runs.run import Run
+from logax._serialization.record_text import json_cells
 from logax._support.arrays import is_key_array, is_missing, leaf_name, shape_name
-from logax._support.formatting import spread
-from logax._support.summary import Spread, means
-from logax.loggers._text.cells import cells
+from logax._support.formatting import format_number, format_spread
+from logax._support.summary import Spread, divide_or_nan
 
-Numbers = np.ndarray[Any, Any]
-_LISTED = 12
+Array = np.ndarray[Any, Any]
+_MAX_LISTED_KEYS = 12
+_MAX_SHOWN_ELEMENTS = 6  # of an array
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Column:
-    """All records of one leaf; in every array the lanes come first, then the records.
+class LoggedColumn:
+    """All records of one leaf. Arrays have the lane axes first, then the record axis.
 
     Attributes:
-      name: The flat name.
-      value: An array, typed PRNG keys, or a histogram or image of arrays.
-      steps: By name the step of each record.
-      real: Which rows are records.
+      name: Flat name of the leaf.
+      value: Array, typed PRNG keys, or a histogram or image of arrays.
+      steps: Steps of the records, by name.
+      real: Mask of the rows that are records; the others are padding.
     """
 
     name: str
     value: Any
-    steps: dict[str, Numbers]
-    real: Numbers
+    steps: dict[str, Array]
+    real: Array
 
     @property
     def lanes(self) -> tuple[int, ...]:
-        """The shape of the lanes; () where there are none."""
+        """Shape of the lane axes; () without lanes."""
         return tuple(self.real.shape[:-1])
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """That of one record."""
+        """Shape of one record."""
         return tuple(jax.tree.leaves(self.value)[0].shape[self.real.ndim :])
 
     @property
     def kind(self) -> str:
-        """What one record is."""
+        """Description of one record: dtype and shape, bins, image size, or key."""
         if isinstance(self.value, HistogramBins):
             return f"{self.shape[0]} bins"
         if isinstance(self.value, ImagePixels):
@@ -72,11 +71,11 @@ class Column:
             return "key" + (str(list(self.shape)) if self.shape else "")
         return shape_name(self.value.dtype, self.shape)
 
-    def numbers(self) -> Numbers | None:
-        """One number for each record, NaN for padding; None where there is none.
+    def numbers(self) -> Array | None:
+        """Return one number per record, NaN for padding; None for images and PRNG keys.
 
-        Of arrays it is the mean of the elements, of complex numbers the magnitude, of histograms
-        their mean.
+        The number is the mean of the elements of an array, the magnitude of a complex number, or
+        the mean of a histogram.
         """
         if isinstance(self.value, HistogramBins):
             found = _mean_of_bins(self.value)
@@ -89,8 +88,8 @@ class Column:
                 found = rows.mean(axis=-1) if rows.shape[-1] else np.full(self.real.shape, np.nan)
         return np.where(self.real, found, np.nan)
 
-    def elements(self) -> Numbers | None:
-        """All real numbers that were logged, in one row; of histograms the outermost edges."""
+    def elements(self) -> Array | None:
+        """Return all logged numbers in one dimension; the outermost edges of histograms."""
         if isinstance(self.value, HistogramBins):
             edges = _plain_numbers(self.value.edges)[self.real]
             return edges[:, [0, -1]].ravel()
@@ -98,8 +97,12 @@ class Column:
             return None
         return _plain_numbers(self.value)[self.real].ravel()
 
-    def axis(self, name: str | None = None) -> tuple[str, Numbers]:
-        """The x of each record: the step called `step`, else the first, else a count."""
+    def axis(self, name: str | None = None) -> tuple[str, Array]:
+        """Return name and values of the x-axis.
+
+        It is the step `name` or, by default, the step called `step`, otherwise the first step,
+        otherwise the number of the record.
+        """
         for each in [name] if name else ["step", *self.steps]:
             step = self.steps.get(each)
             if step is not None and step.ndim == self.real.ndim:
@@ -109,34 +112,34 @@ class Column:
         return "record", np.where(self.real, count, np.nan)
 
 
-def columns_of(run: Run, wanted: Sequence[str] = ()) -> list[Column]:
-    """All columns of a run, or those that these names and globs of keys or leaves choose.
+def read_columns(run: Run, wanted: Sequence[str] = ()) -> list[LoggedColumn]:
+    """Return the columns of a run, or those that names and globs of keys or leaves select.
 
     Raises:
-      CommandError: There is nothing of such a name.
+      CommandError: A name selects nothing.
     """
     keys = list(run)
-    likely = [key for key in keys if not wanted or any(_may_hold(key, name) for name in wanted)]
-    read = logs_of(run, likely)
-    found = [(key, column) for key in likely for column in _of_key(key, read.get(key, []))]
+    likely = [key for key in keys if not wanted or any(_may_select(key, name) for name in wanted)]
+    read = read_logs(run, likely)
+    found = [(key, column) for key in likely for column in _key_columns(key, read.get(key, []))]
     if not wanted:
         return [column for _, column in found]
     chosen = {}
     for name in wanted:
         own = [x for key, x in found if matches(key, [name]) or matches(x.name, [name])]
-        if not own and not any(_may_hold(key, name) for key in likely if key not in read):
-            raise CommandError(_no_key(run, name, keys))
+        if not own and not any(_may_select(key, name) for key in likely if key not in read):
+            raise CommandError(_missing_key_message(run, name, keys))
         chosen.update({id(column): column for column in own})
     return list(chosen.values())
 
 
-def logs_of(run: Run, keys: Sequence[str]) -> dict[str, list[logdict]]:
-    """Return by key its records; of a key that changed midway one logdict for each form.
+def read_logs(run: Run, keys: Sequence[str]) -> dict[str, list[logdict]]:
+    """Return the logs of each key: one logdict, or several if its records changed shape midway.
 
-    Keys whose records are all damaged are left out: a `DamageWarning` has reported them.
+    Keys whose records are all damaged are left out; a `DamageWarning` has reported them.
 
     Raises:
-      RunsError: No key can be read, or a file cannot.
+      RunsError: No key or no file can be read.
     """
     if not keys:
         return {}
@@ -155,92 +158,89 @@ def logs_of(run: Run, keys: Sequence[str]) -> dict[str, list[logdict]]:
     return {key: [logs] for key in keys}
 
 
-def keys_of(run: Run, wanted: Sequence[str]) -> list[str]:
-    """The keys that names and globs choose, whole.
+def match_keys(run: Run, wanted: Sequence[str]) -> list[str]:
+    """Return the keys of a run, or those that names and globs select.
 
     Raises:
-      CommandError: There is no such key.
+      CommandError: A name selects no key.
     """
     keys = list(run)
     for name in wanted:
         if not any(matches(key, [name]) for key in keys):
-            raise CommandError(_no_key(run, name, keys))
+            raise CommandError(_missing_key_message(run, name, keys))
     return [key for key in keys if not wanted or matches(key, wanted)]
 
 
-def in_one_row(x: Any, lanes: int) -> Any:
-    """An array with its first axes, so many, as one: all lanes in a row, if only of no records."""
+def flatten_lanes(x: Any, lanes: int) -> Any:
+    """Reshape the first `lanes` axes of an array to one axis."""
     return x.reshape(math.prod(x.shape[:lanes]), *x.shape[lanes:])
 
 
-def real_rows(logs: logdict, key: str) -> Numbers:
-    """Which rows of a key are records, lanes first."""
+def record_mask(logs: logdict, key: str) -> Array:
+    """Return the mask of the rows of a key that are records, lane axes first."""
     count = np.asarray(logs.count[key])
     leaves = jax.tree.leaves(logs[key])
     length = leaves[0].shape[count.ndim] if leaves else int(count.max(initial=0))
     return np.arange(length) < count[..., None]
 
 
-def steps_of(logs: logdict, key: str) -> dict[str, Numbers]:
-    """By name the steps of a key."""
+def key_steps(logs: logdict, key: str) -> dict[str, Array]:
+    """Return the steps of a key by name."""
     return {name: np.asarray(own[key]) for name, own in logs.steps.items() if key in own}
 
 
-def _of_key(key: str, read: Sequence[logdict]) -> Iterator[Column]:
+def _key_columns(key: str, read: Sequence[logdict]) -> Iterator[LoggedColumn]:
     for logs in read:
-        real, steps = real_rows(logs, key), steps_of(logs, key)
-        for path, leaf in jax.tree_util.tree_leaves_with_path(logs[key], is_leaf=is_shown):
-            yield Column(leaf_name(key, path), leaf, steps, real)
+        real, steps = record_mask(logs, key), key_steps(logs, key)
+        for path, leaf in jax.tree_util.tree_leaves_with_path(logs[key], is_leaf=is_media):
+            yield LoggedColumn(leaf_name(key, path), leaf, steps, real)
 
 
-def _may_hold(key: str, name: str) -> bool:
+def _may_select(key: str, name: str) -> bool:
     return matches(key, [name]) or name.startswith(f"{key}/") or any(x in name for x in "*?[")
 
 
-def _no_key(run: Run, name: str, keys: Sequence[str]) -> str:
+def _missing_key_message(run: Run, name: str, keys: Sequence[str]) -> str:
     near = difflib.get_close_matches(name, [key for key in keys if len(key) < 200], 3)
-    shown = [safe(key) for key in near or keys[:_LISTED]]
+    shown = [escape(key) for key in near or keys[:_MAX_LISTED_KEYS]]
     more = f" and {len(keys) - len(shown)} more" if not near and len(keys) > len(shown) else ""
-    called = safe(run.name)
+    called = escape(run.name)
     if not keys:
-        return f"nothing was logged in run {called}, and so not {safe(name)!r}."
+        return f"nothing was logged in run {called}, and so not {escape(name)!r}."
     hint = "Did you mean" if near else "There is"
     end = "?" if near else "."
-    return f"{safe(name)!r} was not logged in run {called}. {hint} {', '.join(shown)}{more}{end}"
+    return f"{escape(name)!r} was not logged in run {called}. {hint} {', '.join(shown)}{more}{end}"
 
 
-def _plain_numbers(x: Any) -> Numbers:
+def _plain_numbers(x: Any) -> Array:
     array = np.asarray(x)
     if jnp.issubdtype(array.dtype, jnp.complexfloating):
         array = np.abs(array)
     return array.astype(np.float64)
 
 
-def _mean_of_bins(bins: HistogramBins) -> Numbers:
+def _mean_of_bins(bins: HistogramBins) -> Array:
     counts, edges = _plain_numbers(bins.counts), _plain_numbers(bins.edges)
     weighted = (counts * (edges[..., :-1] / 2 + edges[..., 1:] / 2)).sum(axis=-1)
-    mean: Numbers = means(weighted, counts.sum(axis=-1))
+    mean: Array = divide_or_nan(weighted, counts.sum(axis=-1))
     return mean
 
 
-_ELEMENTS = 6  # that are shown of an array
-
-
 @dataclasses.dataclass(frozen=True)
-class Summary:
-    """One column in a few numbers.
+class ColumnSummary:
+    """Statistics of one column.
 
     Attributes:
-      name: The flat name.
-      kind: What one record is.
-      records: How many there are, of all lanes together.
-      lanes: The shape of the lanes.
-      last: The last value, as JSON has it; with lanes a list with that of each.
-      last_text: The same in a few letters; with lanes the mean, and how far they are apart.
-      low: The least finite number; None if there is none.
-      high: The greatest.
-      nonfinite: How many numbers are not finite.
-      steps: By name the last step, of lanes the greatest.
+      name: Flat name of the leaf.
+      kind: Description of one record.
+      records: Number of records of all lanes.
+      lanes: Shape of the lane axes.
+      last: Last value as parsed JSON; with lanes a list of the last values.
+      last_text: Short text of the last value; with lanes their mean and standard deviation.
+      low: Minimum of the finite numbers; None if there is none.
+      high: Maximum of the finite numbers; None if there is none.
+      nonfinite: Number of numbers that are not finite.
+      steps: Last step by name; with lanes the maximum.
     """
 
     name: str
@@ -254,20 +254,20 @@ class Summary:
     nonfinite: int
     steps: dict[str, Any]
 
-    def as_json(self) -> dict[str, Any]:
-        """What `--json` says of it."""
+    def json_fields(self) -> dict[str, Any]:
+        """Return the fields that `--json` prints."""
         found = dataclasses.asdict(self)
         del found["name"], found["last_text"]
         return found
 
 
-def summary_of(column: Column) -> Summary:
-    """The few numbers of a column."""
+def summarize_column(column: LoggedColumn) -> ColumnSummary:
+    """Compute the statistics of a column."""
     found = column.elements()
     elements = np.zeros(0) if found is None else found
     finite = elements[np.isfinite(elements)]
     last = _last(column)
-    return Summary(
+    return ColumnSummary(
         column.name,
         column.kind,
         int(column.real.sum()),
@@ -281,8 +281,8 @@ def summary_of(column: Column) -> Summary:
     )
 
 
-def _rows_of_last(column: Column) -> tuple[Any, ...]:
-    """The index of the last record of each lane that has one."""
+def _last_rows(column: LoggedColumn) -> tuple[Any, ...]:
+    """Return the index of the last record of each lane that has records."""
     count = column.real.sum(axis=-1)
     if not column.lanes:
         return (np.array([count - 1] if count else [], np.intp),)
@@ -290,34 +290,37 @@ def _rows_of_last(column: Column) -> tuple[Any, ...]:
     return (*lanes, count[lanes] - 1)
 
 
-def _last(column: Column) -> Any:
-    index = _rows_of_last(column)
+def _last(column: LoggedColumn) -> Any:
+    index = _last_rows(column)
     if not index[-1].size:
         return None
-    texts = cells(jax.tree.map(lambda x: x[index], column.value))
+    texts = json_cells(jax.tree.map(lambda x: x[index], column.value))
     found = [json.loads(text) for text in texts]
     return found if column.lanes else found[0]
 
 
-def _last_text(column: Column, last: Any) -> str:
+def _last_text(column: LoggedColumn, last: Any) -> str:
     if last is None:
         return ""
     numbers = column.numbers()
     if column.lanes:
-        found = None if numbers is None else Spread.of(numbers[_rows_of_last(column)])
-        return spread(found, glyphs())
+        found = None if numbers is None else Spread.of(numbers[_last_rows(column)])
+        return format_spread(found, stdout_glyphs())
     if isinstance(last, (bool, int, float)):
-        return number(last)
+        return format_number(last)
     if isinstance(last, list) and len(column.shape) == 1:
-        shown = [number(x) if isinstance(x, (bool, int, float)) else "?" for x in last[:_ELEMENTS]]
-        return f"[{', '.join(shown)}{', ...' * (len(last) > _ELEMENTS)}]"
+        shown = [
+            format_number(x) if isinstance(x, (bool, int, float)) else "?"
+            for x in last[:_MAX_SHOWN_ELEMENTS]
+        ]
+        return f"[{', '.join(shown)}{', ...' * (len(last) > _MAX_SHOWN_ELEMENTS)}]"
     if isinstance(last, dict) and last.keys() == {"real", "imag"} and not column.shape:
-        return number(complex(last["real"], last["imag"]))
-    return safe(column.kind)
+        return format_number(complex(last["real"], last["imag"]))
+    return escape(column.kind)
 
 
-def _last_steps(column: Column) -> dict[str, Any]:
-    index = _rows_of_last(column)
+def _last_steps(column: LoggedColumn) -> dict[str, Any]:
+    index = _last_rows(column)
     found = {}
     for name, step in column.steps.items():
         _, x = column.axis(name)

@@ -1,9 +1,7 @@
-"""The checks of `logax doctor`.
+"""`logax doctor`: check the installation and suggest fixes.
 
-Versions are compared with those that are tested; a tap and a spool run for real, and a store is
-written and read for real, in the working folder and in the system's folder for temporary files.
-
-`logax doctor`: what is here, what works, and how to mend what does not.
+The checks compare versions with the tested ones, run a tap and a spool, and write and read a run in
+the working folder and in the system's folder for temporary files.
 """
 
 from __future__ import annotations
@@ -25,14 +23,14 @@ import jax.numpy as jnp
 import numpy as np
 
 import logax
-from logax._cli.options import add_command
-from logax._cli.terminal import safe_lines, write, write_json
-from logax._support.messages import described
+from logax._cli.options import add_json_option
+from logax._cli.terminal import escape_lines, write, write_json
+from logax._support.messages import describe_error
 
-_OLDEST = (0, 8)
-_NEWEST = (0, 12)
-_PYTHON = (3, 11)
-EXTRAS = {  # the module to look for, what it is for
+_MIN_JAX = (0, 8)
+_MAX_TESTED_JAX = (0, 12)
+_MIN_PYTHON = (3, 11)
+EXTRAS = {  # module and purpose
     "hdf5": ("h5py", "trajectories"),
     "rich": ("rich", "the live table of `ConsoleLogger`"),
     "tensorboard": ("tensorboardX", "`TensorBoardLogger`"),
@@ -47,14 +45,14 @@ EXTRAS = {  # the module to look for, what it is for
 
 
 class Check(NamedTuple):
-    """What was found.
+    """Result of one check.
 
     Attributes:
-      kind: Under which heading it stands.
-      name: What was looked at.
-      status: "ok"; "missing", of what is optional; "note", of what may be in the way; "fails".
-      found: What there is.
-      mend: What to do about it; "" if nothing.
+      kind: Heading of the group of checks.
+      name: Subject of the check.
+      status: "ok"; "missing" for an extra; "note" for a possible problem; "fails".
+      found: Version, number or error that was found.
+      mend: Suggested fix; "" if there is none.
     """
 
     kind: str
@@ -64,54 +62,61 @@ class Check(NamedTuple):
     mend: str = ""
 
 
-def all_checks() -> list[Check]:
-    """Everything, in order."""
-    return [*versions(), devices(), *extras(), tap(), spool(), *stores()]
+def run_checks() -> list[Check]:
+    """Run all checks, in order."""
+    return [
+        *check_versions(),
+        check_devices(),
+        *check_extras(),
+        check_tap(),
+        check_spool(),
+        *check_stores(),
+    ]
 
 
-def versions() -> list[Check]:
-    """Of what is required."""
-    python = "ok" if sys.version_info[:2] >= _PYTHON else "fails"
+def check_versions() -> list[Check]:
+    """Check Python and the required packages."""
+    python = "ok" if sys.version_info[:2] >= _MIN_PYTHON else "fails"
     mend = "" if python == "ok" else "Use Python 3.11 or newer."
     return [
         Check("versions", "logax", "ok", logax.__version__),
         Check("versions", "Python", python, platform.python_version(), mend),
-        jax_version(jax.__version__),
+        check_jax_version(jax.__version__),
         Check("versions", "jaxlib", "ok", _version_of("jaxlib") or "?"),
         Check("versions", "NumPy", "ok", np.__version__),
         Check("versions", "SQLite", "ok", sqlite3.sqlite_version),
     ]
 
 
-def jax_version(version: str) -> Check:
-    """Whether this version of JAX is one that is tested."""
+def check_jax_version(version: str) -> Check:
+    """Check that a version of JAX is a tested one."""
     numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
-    if numbers < _OLDEST:
+    if numbers < _MIN_JAX:
         return Check("versions", "JAX", "fails", version, 'Write `pip install -U "jax>=0.8"`.')
-    if numbers > _NEWEST:
+    if numbers > _MAX_TESTED_JAX:
         mend = "It is newer than those that logax is tested with, 0.8 to 0.12; it may well work."
         return Check("versions", "JAX", "note", version, mend)
     return Check("versions", "JAX", "ok", version)
 
 
-def devices() -> Check:
-    """Whether JAX finds any."""
+def check_devices() -> Check:
+    """Check that JAX finds devices."""
     try:
         found = jax.devices()
     except RuntimeError as error:
         mend = "Write `JAX_PLATFORMS=cpu logax doctor` to see whether the CPU works."
-        return Check("devices", "devices", "fails", described(error), mend)
+        return Check("devices", "devices", "fails", describe_error(error), mend)
     kinds = [device.device_kind for device in found]
     counted = [f"{kinds.count(kind)} x {kind}" for kind in dict.fromkeys(kinds)]
     return Check("devices", found[0].platform, "ok", ", ".join(counted))
 
 
-def extras() -> list[Check]:
-    """What is optional: its version, or how to get it. Nothing is imported."""
-    return [_extra(name, *each) for name, each in EXTRAS.items()]
+def check_extras() -> list[Check]:
+    """Look for optional packages, without importing them."""
+    return [_check_extra(name, *each) for name, each in EXTRAS.items()]
 
 
-def _extra(name: str, module: str, purpose: str) -> Check:
+def _check_extra(name: str, module: str, purpose: str) -> Check:
     if importlib.util.find_spec(module) is None:
         line = f'pip install "logax[{name}]"'
         return Check("extras", name, "missing", f"{line}  for {purpose}", f"Write `{line}`.")
@@ -126,28 +131,28 @@ def _version_of(package: str) -> str | None:
         return None
 
 
-def tap() -> Check:
-    """Whether records arrive while a program runs."""
+def check_tap() -> Check:
+    """Check that records arrive from a running program."""
 
     def check() -> str:
         got: list[tuple[int, float]] = []
         total = logax.tap(_program, lambda x: got.append((int(x.step), float(x["x"]))))(3)
         logax.flush()
-        return _same((float(total), got), (3.0, [(0, 0.0), (1, 1.0), (2, 2.0)]))
+        return _expect_equal((float(total), got), (3.0, [(0, 0.0), (1, 1.0), (2, 2.0)]))
 
     mend = "Programs can still be harvested with `logax.spool`, if that works."
-    return _tried("works here", "tap", check, mend)
+    return _try_check("works here", "tap", check, mend)
 
 
-def spool() -> Check:
-    """Whether a program returns its records."""
+def check_spool() -> Check:
+    """Check that a program returns its records."""
 
     def check() -> str:
         total, logs = logax.spool(_program)(3)
         found = float(total), np.asarray(logs["x"]).tolist(), np.asarray(logs.step["x"]).tolist()
-        return _same(found, (3.0, [0.0, 1.0, 2.0], [0, 1, 2]))
+        return _expect_equal(found, (3.0, [0.0, 1.0, 2.0], [0, 1, 2]))
 
-    return _tried("works here", "spool", check, "Reinstall jax and jaxlib of the same version.")
+    return _try_check("works here", "spool", check, "Reinstall jax and jaxlib of the same version.")
 
 
 def _program(number: Any) -> Any:
@@ -158,17 +163,17 @@ def _program(number: Any) -> Any:
     return jax.lax.scan(body, jnp.float32(0) * number, jnp.arange(3))[0]
 
 
-def stores() -> list[Check]:
-    """Whether runs can be written and read, here and in the folder for temporary files."""
-    here = _store("runs in this folder", os.curdir)
-    there = _store("runs in the temporary folder", None)
+def check_stores() -> list[Check]:
+    """Check that runs can be written and read, here and in the folder for temporary files."""
+    here = _check_store("runs in this folder", os.curdir)
+    there = _check_store("runs in the temporary folder", None)
     if here.status == there.status == "note":
         here = here._replace(status="fails")
     return [here, there]
 
 
-def _store(name: str, folder: str | None) -> Check:
-    from logax.loggers.save import SaveLogger  # noqa: PLC0415 - only where it is needed
+def _check_store(name: str, folder: str | None) -> Check:
+    from logax.loggers import SaveLogger  # noqa: PLC0415 - only this check needs it
 
     def check() -> str:
         with tempfile.TemporaryDirectory(prefix=".logax-doctor-", dir=folder) as place:
@@ -178,42 +183,40 @@ def _store(name: str, folder: str | None) -> Check:
             logger.close()
             found = logax.load(place).find("doctor")
             read = found["x"].tolist(), found.steps["step"]["x"].tolist(), found.status
-            return _same(read, ([0.5], [3], "finished"))
+            return _expect_equal(read, ([0.5], [3], "finished"))
 
     mend = "Give `SaveLogger` a folder that may be written to, on a disk with room."
-    return _tried("works here", name, check, mend, "note")
+    return _try_check("works here", name, check, mend, "note")
 
 
-def _same(found: Any, expected: Any) -> str:
+def _expect_equal(found: Any, expected: Any) -> str:
     if found == expected:
         return "works"
     raise ValueError(f"{found} came back in place of {expected}")
 
 
-def _tried(
+def _try_check(
     kind: str, name: str, check: Callable[[], str], mend: str, otherwise: str = "fails"
 ) -> Check:
     try:
         return Check(kind, name, "ok", check())
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is what was looked for
-        return Check(kind, name, otherwise, described(error), mend)
+    except Exception as error:  # noqa: BLE001 - any error is a failed check
+        return Check(kind, name, otherwise, describe_error(error), mend)
 
 
-_EXAMPLE = """\
+EXAMPLE = """\
   logax doctor
   logax doctor --json"""
 
 
-def add(commands: Any) -> argparse.ArgumentParser:
-    """How it is called."""
-    parser = add_command(commands, "doctor", "check that logging works here", _EXAMPLE)
-    parser.add_argument("--json", action="store_true", help="print an object in JSON")
-    return parser
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
+    add_json_option(parser)
 
 
 def run(options: Any) -> int:
-    """Check everything; 1 if something essential fails."""
-    checks = all_checks()
+    """Run and print all checks; return 1 if an essential one fails."""
+    checks = run_checks()
     failed = [check for check in checks if check.status == "fails"]
     if options.json:
         write_json({"ok": not failed, "checks": [check._asdict() for check in checks]})
@@ -229,11 +232,11 @@ def _write(checks: list[Check], failed: list[Check]) -> None:
         own = [check for check in checks if check.kind == kind]
         width = max(len(check.name) for check in own)
         for check in own:
-            write(f"  {signs[check.status]:5}  {check.name:{width}}  {_safe(check.found)}")
+            write(f"  {signs[check.status]:5}  {check.name:{width}}  {_escape_line(check.found)}")
         write("")
     for check in checks:
         if check.status in ("fails", "note") and check.mend:
-            write(f"{check.name}: {_safe(check.mend)}")
+            write(f"{check.name}: {_escape_line(check.mend)}")
     write(_verdict(failed))
 
 
@@ -243,5 +246,5 @@ def _verdict(failed: list[Check]) -> str:
     return f"Logging does not work here: {', '.join(check.name for check in failed)}."
 
 
-def _safe(text: str) -> str:
-    return safe_lines(text, sys.stdout).replace("\n", " ")
+def _escape_line(text: str) -> str:
+    return escape_lines(text, sys.stdout).replace("\n", " ")

@@ -1,20 +1,16 @@
-"""A run as arrays in a file: npz of NumPy, and parquet.
+"""`logax export`: write runs to a file in CSV, JSON lines, npz or parquet.
 
-**The names in an npz file.** `loss` holds the values, with the lanes first if there are any, then
-the records. `loss@step` holds the step of each, and so for every step. Where lanes differ in their
-number of records, `loss#count` holds it. A key that changed its shape midway is `loss`, `loss#2`,
-`loss#3`. In the names of keys and steps all but letters, digits and `_-.~/ ` is written as in a
-URL (`%40` for `@`; `urllib.parse.unquote` turns it back), and so are the dots of a part that is
-nothing else: no name leads out of the folder in which somebody unpacks the file.
+**npz.** `loss` holds the values: lane axes first, if there are any, then the record axis.
+`loss@step` holds the steps of the records, and so on for every step. If lanes have different
+numbers of records, `loss#count` holds these numbers. A key that changed shape midway is `loss`,
+`loss#2`, `loss#3`. Characters of names other than letters, digits and `_-.~/ ` are percent-encoded
+(`%40` for `@`; `urllib.parse.unquote` decodes them), and so are the dots of a path component that
+consists of dots: no name leads out of the folder into which the file is unpacked.
 
-Records as one table in CSV.
-
-Columns are the id of the run, where there are several, the lane, where a run has lanes, the steps,
-and the leaves by name. Records of different `log` calls share a row where all their steps are
-equal; the second time that a call has logged the same steps is another row. Cells are as
-`CSVLogger` writes them.
-
-`logax export`: runs as a file that other programs read.
+**CSV.** The columns are the id of the run if there are several, the lane if a run has lanes, the
+steps, and the leaves by name. Records of different `log` calls share a row if all their steps are
+equal; if a call logs the same steps twice, the second record has another row. Cells have the format
+of `CSVLogger`.
 """
 
 from __future__ import annotations
@@ -31,136 +27,141 @@ from urllib.parse import quote
 import jax
 import numpy as np
 
-from logax._cli.columns import Numbers, keys_of, logs_of, real_rows, steps_of
+from logax._cli.columns import Array, key_steps, match_keys, read_logs, record_mask
 from logax._cli.options import (
     RUNS_HELP,
     CommandError,
-    Wanted,
-    add_command,
-    add_path,
-    opened,
-    several,
+    KeySelection,
+    add_keys_argument,
+    add_path_option,
+    find_runs,
+    open_runs,
 )
-from logax._cli.records import Reader, Records, json_lines
-from logax._cli.terminal import safe, safe_lines
-from logax._logdict.export import on_host
+from logax._cli.records import OrderedRecords, RecordReader, json_lines
+from logax._cli.terminal import escape, escape_lines
+from logax._logdict.export import to_numpy_array
 from logax._logdict.logdict import logdict, matches
 from logax._runs.run import Run
-from logax._runs.tables import table_of
-from logax._support.arrays import encoded, leaf_name
-from logax._support.csv_text import field, heading
-from logax._support.files import replacing
-from logax._support.imports import imported
-from logax.loggers._text.cells import Rows
+from logax._runs.tables import concat_run_tables
+from logax._serialization.record_text import TextRows
+from logax._support.arrays import encode_utf8, leaf_name
+from logax._support.csv_text import escape_heading, quote_field
+from logax._support.files import open_atomic
+from logax._support.imports import import_optional
 
-_LONGEST = 60_000  # bytes in the name of a member of a zip file
+_MAX_MEMBER_CHARS = 60_000  # a zip file stores the length of a name in 16 bits
 
 
-def npz_of(run: Run, wanted: Sequence[str]) -> bytes:
-    """All arrays and their steps."""
-    arrays: dict[str, Numbers] = {}
-    for key, parts in logs_of(run, keys_of(run, wanted)).items():
+def npz_bytes(run: Run, wanted: Sequence[str]) -> bytes:
+    """Return an npz file of the arrays of a run and their steps."""
+    arrays: dict[str, Array] = {}
+    for key, parts in read_logs(run, match_keys(run, wanted)).items():
         for number, logs in enumerate(parts, start=1):
-            arrays |= _members(key, logs, f"#{number}" if number > 1 else "")
+            arrays |= _npz_members(key, logs, f"#{number}" if number > 1 else "")
     file = io.BytesIO()
     np.savez(file, **arrays)  # type: ignore[arg-type]
     return file.getvalue()
 
 
-def _members(key: str, logs: logdict, part: str) -> dict[str, Numbers]:
-    real = real_rows(logs, key)
+def _npz_members(key: str, logs: logdict, part: str) -> dict[str, Array]:
+    real = record_mask(logs, key)
     count = real.sum(axis=-1)
-    found: dict[str, Numbers] = {}
+    found: dict[str, Array] = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(logs[key]):
         name = member_name(leaf_name(key, path)) + part
-        found[name] = on_host(leaf)
-        for step, x in steps_of(logs, key).items():
-            found[f"{name}@{member_name(step)}"] = on_host(x)
+        found[name] = to_numpy_array(leaf)
+        for step, x in key_steps(logs, key).items():
+            found[f"{name}@{member_name(step)}"] = to_numpy_array(x)
         if (count != real.shape[-1]).any():
             found[f"{name}#count"] = count
     return found
 
 
 def member_name(name: str) -> str:
-    """The name of an array in an npz file."""
-    if len(name) > _LONGEST:
+    """Return the name of an array in an npz file."""
+    if len(name) > _MAX_MEMBER_CHARS:
         raise CommandError(
-            f"the name {safe(name)} is too long for npz: `--to jsonl` takes all names."
+            f"the name {escape(name)} is too long for npz: `--to jsonl` takes all names."
         )
     text = quote(name.encode("utf-8", "surrogatepass"), safe="/ ")
-    return "/".join(_part(part) for part in text.split("/"))
+    return "/".join(_encode_dots(part) for part in text.split("/"))
 
 
-def _part(part: str) -> str:
+def _encode_dots(part: str) -> str:
     return part if part.strip(".") else part.replace(".", "%2E") or "%"
 
 
-def parquet_of(runs: Sequence[Run], wanted: Sequence[str]) -> bytes:
-    """The table of `run.to_pandas()`, or of several runs that of `runs.to_pandas()`."""
-    pandas = imported("pandas", "logax export --to parquet", "parquet")
-    arrow = imported("pyarrow", "logax export --to parquet", "parquet")
-    parquet = imported("pyarrow.parquet", "logax export --to parquet", "parquet")
-    frames = {run: _frame(run, wanted) for run in runs}
-    frame = frames[runs[0]] if len(runs) == 1 else table_of(frames)
-    columns = {name: _typed(name, frame[name], arrow, pandas.NA) for name in frame}
+def parquet_bytes(runs: Sequence[Run], wanted: Sequence[str]) -> bytes:
+    """Return a parquet file of `run.to_pandas()`, or of `runs.to_pandas()` for several runs."""
+    pandas = import_optional("pandas", "logax export --to parquet", "parquet")
+    arrow = import_optional("pyarrow", "logax export --to parquet", "parquet")
+    parquet = import_optional("pyarrow.parquet", "logax export --to parquet", "parquet")
+    frames = {run: _pandas_frame(run, wanted) for run in runs}
+    frame = frames[runs[0]] if len(runs) == 1 else concat_run_tables(frames)
+    columns = {name: _arrow_column(name, frame[name], arrow, pandas.NA) for name in frame}
     file = io.BytesIO()
     parquet.write_table(arrow.table(columns), file)
     return file.getvalue()
 
 
-def _frame(run: Run, wanted: Sequence[str]) -> Any:
+def _pandas_frame(run: Run, wanted: Sequence[str]) -> Any:
     keys = [key for key in run if not wanted or matches(key, wanted)]
-    read = logs_of(run, keys)
+    read = read_logs(run, keys)
     changed = [key for key, parts in read.items() if len(parts) > 1]
     if changed:
         raise CommandError(
-            f"the records of {safe(changed[0])!r} changed their shape midway, and a column of "
+            f"the records of {escape(changed[0])!r} changed their shape midway, and a column of "
             "parquet has one: choose other keys, or `--to jsonl`."
         )
     return run.logdict(*read).to_pandas() if read else logdict().to_pandas()
 
 
-def _typed(name: str, column: Any, arrow: Any, missing: Any) -> Any:
-    """A column as Arrow takes it: arrays as lists, complex numbers as pairs.
+def _arrow_column(name: str, column: Any, arrow: Any, missing: Any) -> Any:
+    """Convert a column for Arrow: arrays to lists, complex numbers to pairs.
 
-    What runs were given under one name may be of several types, and is text then.
+    A column of several types, such as a config value that differs between runs, becomes text.
     """
     if column.dtype.kind != "c" and column.dtype != object:
         return column.array if hasattr(column.array, "_mask") else column.to_numpy()
-    cells = [None if x is missing else _number(x) for x in column]
+    cells = [None if x is missing else _plain_number(x) for x in column]
     try:
         return arrow.array(cells)
     except (arrow.ArrowException, OverflowError):
         if any(isinstance(x, (list, dict)) for x in cells):
             raise CommandError(
-                f"{safe(name)!r} is not of one shape and type in all records, and a column of "
+                f"{escape(name)!r} is not of one shape and type in all records, and a column of "
                 "parquet is: choose other keys, or `--to jsonl`."
             ) from None
         return arrow.array([None if x is None else str(x) for x in cells])
 
 
-def _number(x: Any) -> Any:
+def _plain_number(x: Any) -> Any:
     if isinstance(x, np.ndarray):
-        return [_number(each) for each in x] if x.dtype.kind == "c" or x.ndim > 1 else x.tolist()
+        return (
+            [_plain_number(each) for each in x] if x.dtype.kind == "c" or x.ndim > 1 else x.tolist()
+        )
     if isinstance(x, (complex, np.complexfloating)):
         return {"real": float(x.real), "imag": float(x.imag)}
     return x.item() if isinstance(x, np.generic) else x
 
 
-def csv_of(runs: Sequence[Records]) -> str:
-    """The table of one run, or of several, as text."""
-    header = _header([rows for records in runs for rows in records.blocks], len(runs) > 1)
-    lines = [",".join(field(heading(name)) for name in header)]
+def csv_text(runs: Sequence[OrderedRecords]) -> str:
+    """Return a CSV table of the records of one or several runs."""
+    header = _csv_header([rows for records in runs for rows in records.blocks], len(runs) > 1)
+    lines = [",".join(quote_field(escape_heading(name)) for name in header)]
     for records in runs:
-        lines += [",".join(field(row.get(name, "")) for name in header) for row in _table(records)]
+        lines += [
+            ",".join(quote_field(row.get(name, "")) for name in header)
+            for row in _csv_rows(records)
+        ]
     return "\n".join(lines) + "\n"
 
 
-def _table(records: Records) -> Iterable[dict[str, str]]:
-    """By column the cells of each row."""
+def _csv_rows(records: OrderedRecords) -> Iterable[dict[str, str]]:
+    """Return the cells of each row by column."""
     found: dict[Any, dict[str, str]] = {}
     times: dict[Any, int] = {}
-    for block, row in records.places:
+    for block, row in records.positions:
         rows = records.blocks[block]
         run, lane = rows.streams[int(rows.owner[row])][:2]
         steps = tuple((name, rows.columns[name][row]) for name in sorted(rows.steps))
@@ -176,7 +177,7 @@ def _table(records: Records) -> Iterable[dict[str, str]]:
     return found.values()
 
 
-def _header(blocks: list[Rows], has_run: bool) -> list[str]:
+def _csv_header(blocks: list[TextRows], has_run: bool) -> list[str]:
     run = {"run": None} if has_run else {}
     lane = {"lane": None} if any(stream.lane for x in blocks for stream in x.streams) else {}
     steps = {name: None for rows in blocks for name in rows.steps}
@@ -184,98 +185,90 @@ def _header(blocks: list[Rows], has_run: bool) -> list[str]:
     return list(run | lane | steps | leaves)
 
 
-_EXAMPLE = """\
+EXAMPLE = """\
   logax export last --to csv > loss.csv
   logax export sweep --to parquet -o sweep.parquet
   logax export baseline --to jsonl -o baseline.jsonl
   logax export baseline --to npz -o baseline.npz loss 'val/*'"""
-_TEXT = ("csv", "jsonl")
+_TEXT_FORMATS = ("csv", "jsonl")
 
 
-def add(commands: Any) -> argparse.ArgumentParser:
-    """How it is called."""
-    parser = add_command(
-        commands, "export", "write runs as a file that other programs read", _EXAMPLE
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
     parser.add_argument("name", metavar="RUN", help=RUNS_HELP)
+    add_keys_argument(parser)
+    parser.add_argument("--to", choices=tuple(_FORMATS), required=True, help="format of the file")
     parser.add_argument(
-        "keys", nargs="*", default=[], metavar="KEY", help="only these: names or globs"
+        "-o", "--output", metavar="FILE", help="file to write; csv and jsonl are printed by default"
     )
-    parser.add_argument(
-        "--to", choices=tuple(_FORMS), required=True, help="what kind of file to write"
-    )
-    parser.add_argument(
-        "-o", "--output", metavar="FILE", help="the file; csv and jsonl are printed without it"
-    )
-    parser.add_argument("--force", action="store_true", help="replace the file if it is there")
-    add_path(parser)
-    return parser
+    parser.add_argument("--force", action="store_true", help="replace an existing file")
+    add_path_option(parser)
 
 
 def run(options: Any) -> int:
-    """Write the file."""
+    """Write or print the file."""
     target = options.output
-    if target is None and options.to not in _TEXT:
+    if target is None and options.to not in _TEXT_FORMATS:
         raise CommandError(f"{options.to} is not text: give a file with `-o FILE.{options.to}`.")
     if target is not None:
-        check_free(target, options.force)
-    found = several(opened(options.path), options.name)
-    wanted = Wanted(keys_of)
+        check_target(target, options.force)
+    found = find_runs(open_runs(options.path), options.name)
+    selection = KeySelection(match_keys)
     for name in options.keys:
         for each in found:
-            wanted.of(each, name)
-    wanted.check()
-    data = _FORMS[options.to](found, options.keys)
+            selection.select(each, name)
+    selection.check_found()
+    data = _FORMATS[options.to](found, options.keys)
     if target is None:
-        _print(data)
+        _print_file(data)
     else:
-        write_whole("logax export", target, data)
+        write_file("logax export", target, data)
     return 0
 
 
-def check_free(path: str, force: bool) -> None:
-    """Raise where a file would be lost."""
+def check_target(path: str, force: bool) -> None:
+    """Raise a `CommandError` if a file would be overwritten without `--force`."""
     if force or not os.path.lexists(path):
         return
     if stat.S_ISREG(os.lstat(path).st_mode):
-        raise CommandError(f"{safe(path, 200)} is there already: `--force` replaces it.")
+        raise CommandError(f"{escape(path, 200)} already exists: `--force` replaces it.")
 
 
-def write_whole(what: str, path: str, data: bytes) -> None:
-    """Write a file that is whole whenever it is looked at."""
-    with replacing(what, path) as file:
+def write_file(what: str, path: str, data: bytes) -> None:
+    """Write a file atomically."""
+    with open_atomic(what, path) as file:
         file.write(data)
 
 
-def _print(data: bytes) -> None:
-    if sys.stdout.isatty():  # where the name of a key must do nothing
-        sys.stdout.write(safe_lines(data.decode("utf-8"), sys.stdout))
+def _print_file(data: bytes) -> None:
+    if sys.stdout.isatty():  # which must not interpret names of keys
+        sys.stdout.write(escape_lines(data.decode("utf-8"), sys.stdout))
         return
     sys.stdout.flush()
     sys.stdout.buffer.write(data)
 
 
-def _jsonl(runs: Sequence[Run], keys: Sequence[str]) -> bytes:
-    lines = [line for run in runs for line in Reader(run, keys).read().lines(json_lines)]
-    return encoded("".join(f"{line}\n" for line in lines))
+def _export_jsonl(runs: Sequence[Run], keys: Sequence[str]) -> bytes:
+    lines = [line for run in runs for line in RecordReader(run, keys).read().lines(json_lines)]
+    return encode_utf8("".join(f"{line}\n" for line in lines))
 
 
-def _csv(runs: Sequence[Run], keys: Sequence[str]) -> bytes:
-    return encoded(csv_of([Reader(run, keys).read() for run in runs]))
+def _export_csv(runs: Sequence[Run], keys: Sequence[str]) -> bytes:
+    return encode_utf8(csv_text([RecordReader(run, keys).read() for run in runs]))
 
 
-def _npz(runs: Sequence[Run], keys: Sequence[str]) -> bytes:
+def _export_npz(runs: Sequence[Run], keys: Sequence[str]) -> bytes:
     if len(runs) > 1:
         raise CommandError(
-            f"npz takes one run at a time, and {len(runs)} are meant: name one of them, such as "
-            f"{safe(runs[-1].name)} ({runs[-1].id}), or write `--to csv`, jsonl or parquet."
+            f"npz takes one run at a time, and {len(runs)} are selected: name one of them, such as "
+            f"{escape(runs[-1].name)} ({runs[-1].id}), or write `--to csv`, jsonl or parquet."
         )
-    return npz_of(runs[0], keys)
+    return npz_bytes(runs[0], keys)
 
 
-_FORMS: dict[str, Callable[[Sequence[Run], Sequence[str]], bytes]] = {
-    "csv": _csv,
-    "jsonl": _jsonl,
-    "npz": _npz,
-    "parquet": parquet_of,
+_FORMATS: dict[str, Callable[[Sequence[Run], Sequence[str]], bytes]] = {
+    "csv": _export_csv,
+    "jsonl": _export_jsonl,
+    "npz": _export_npz,
+    "parquet": parquet_bytes,
 }

@@ -1,9 +1,7 @@
-"""What many runs come to: how many records and keys each has, and how far it is.
+"""`logax ls`: list runs with their numbers of records and keys and their last steps.
 
-Of every file the portions are gone through once for all runs in it, and of each portion one key is
-read with its steps: a thousand runs take no longer than their bytes do.
-
-`logax ls`: a table of runs.
+Each file is read once for all of its runs, and of each record batch only one key with its steps, so
+that the time depends on the bytes and not on the number of runs.
 """
 
 from __future__ import annotations
@@ -18,25 +16,32 @@ from typing import Any
 
 import numpy as np
 
-from logax._cli.options import STORE_HELP, add_command, add_path, opened, short_ids, whole
-from logax._cli.terminal import number, safe, table, write_json
+from logax._cli.options import (
+    STORE_HELP,
+    add_json_option,
+    add_path_option,
+    open_runs,
+    parse_count,
+    short_ids,
+)
+from logax._cli.terminal import escape, write_json, write_table
+from logax._runs.file_reader import RunPart, StoredStream
 from logax._runs.format import CRASHED, FINISHED, RUNNING
-from logax._runs.pieces import Cell, Piece, pieces_of
+from logax._runs.key_slices import Cell, KeySlice, read_key_slices
 from logax._runs.run import Run
 from logax._runs.runs import Runs
-from logax._runs.source import Member, Part
-from logax._runs.tables import moment, span
 from logax._support.arrays import is_missing
+from logax._support.formatting import format_duration, format_number, format_time
 
 
 @dataclasses.dataclass(eq=False)
-class Count:
-    """What one run comes to.
+class RunTotals:
+    """Totals of one run.
 
     Attributes:
-      records: How many records it has, of all lanes and all `log` calls together.
-      keys: What was logged, in order.
-      steps: By name the last step, of lanes the greatest.
+      records: Number of records of all lanes and `log` calls.
+      keys: Logged keys, in order.
+      steps: Last step by name; with lanes the maximum.
     """
 
     records: int = 0
@@ -44,10 +49,10 @@ class Count:
     steps: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
-def counts_of(runs: Runs, chosen: Sequence[Run]) -> dict[str, Count]:
-    """By id what each of these runs comes to."""
-    found = {run.id: Count() for run in chosen}
-    files: dict[str, list[Part]] = {}
+def count_records(runs: Runs, chosen: Sequence[Run]) -> dict[str, RunTotals]:
+    """Return the totals of the chosen runs by id."""
+    found = {run.id: RunTotals() for run in chosen}
+    files: dict[str, list[RunPart]] = {}
     for run in chosen:
         for part in runs.parts_of(run.id):
             files.setdefault(part.path, []).append(part)
@@ -56,156 +61,154 @@ def counts_of(runs: Runs, chosen: Sequence[Run]) -> dict[str, Count]:
     return found
 
 
-def _count(runs: Runs, parts: Sequence[Part], counts: Sequence[Count]) -> None:
-    """Add what one file has of some runs."""
+def _count(runs: Runs, parts: Sequence[RunPart], counts: Sequence[RunTotals]) -> None:
+    """Add the records of some runs in one file to their totals."""
     which = {part.number: at for at, part in enumerate(parts)}
     records = np.zeros(len(parts), np.int64)
 
-    def cell(member: Member) -> Cell:
+    def cell(member: StoredStream) -> Cell:
         return (which[member.run],)
 
-    with runs.source(parts[0]).look() as look:
-        members = look.members(which)
-        layouts = look.layouts_of(members)
+    with runs.reader_of(parts[0]).snapshot() as snapshot:
+        members = snapshot.streams_of(which)
+        layouts = snapshot.layouts_of(members)
         first = {layout.keys[0].name for layout in layouts if layout.keys}
         seen: set[Any] = set()  # a key may be the first in one layout and not in another
-        for piece in pieces_of(look, members, cell, lambda name: name in first):
-            if piece.origin not in seen:
-                seen.add(piece.origin)
-                _add(piece, counts, records)
+        for key_slice in read_key_slices(snapshot, members, cell, lambda name: name in first):
+            if key_slice.origin not in seen:
+                seen.add(key_slice.origin)
+                _add(key_slice, counts, records)
     for count, added in zip(counts, records.tolist(), strict=True):
         count.records += added
 
 
-def _add(piece: Piece, counts: Sequence[Count], records: Any) -> None:
-    owners = np.asarray(piece.cells)[:, 0]
-    own = np.full(len(owners), piece.records) if piece.counts is None else piece.counts
+def _add(key_slice: KeySlice, counts: Sequence[RunTotals], records: Any) -> None:
+    owners = np.asarray(key_slice.cells)[:, 0]
+    own = np.full(len(owners), key_slice.records) if key_slice.counts is None else key_slice.counts
     np.add.at(records, owners, own)
     some = own > 0
     last = {
-        name: leaf.numbers(data, (1 if alike else len(owners), piece.records))
-        for name, (leaf, data, alike) in piece.steps.items()
+        name: leaf.from_bytes(data, (1 if alike else len(owners), key_slice.records))
+        for name, (leaf, data, alike) in key_slice.steps.items()
         if not leaf.shape
     }
-    keys = dict.fromkeys(key.name for key in piece.layout.keys)
+    keys = dict.fromkeys(key.name for key in key_slice.layout.keys)
     for at in np.flatnonzero(some).tolist():
         count = counts[owners[at]]
         count.keys |= keys
         for name, steps in last.items():
-            told = steps[at if len(steps) > 1 else 0, : own[at]]
-            known = told[~is_missing(told)]
+            reached = steps[at if len(steps) > 1 else 0, : own[at]]
+            known = reached[~is_missing(reached)]
             if len(known):
-                _reach(count.steps, name, known[-1].item())
+                _raise_step(count.steps, name, known[-1].item())
 
 
-def _reach(steps: dict[str, Any], name: str, step: Any) -> None:
+def _raise_step(steps: dict[str, Any], name: str, step: Any) -> None:
     steps[name] = step if name not in steps else max(steps[name], step)
 
 
-_EXAMPLE = """\
+EXAMPLE = """\
   logax ls
   logax ls runs --status running
   logax ls runs --name 'lr-*' --limit 5 --json"""
-_HEADS = ("id", "name", "status", "began", "lasted", "records", "keys", "step", "group")
+_HEADER = ("id", "name", "status", "began", "lasted", "records", "keys", "step", "group")
 
 
-def add(commands: Any) -> argparse.ArgumentParser:
-    """How it is called."""
-    parser = add_command(commands, "ls", "list the runs of a folder, the newest last", _EXAMPLE)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
     parser.add_argument(
         "path", nargs="?", default=argparse.SUPPRESS, metavar="PATH", help=STORE_HELP
     )
-    add_path(parser)  # as all other commands have it
+    add_path_option(parser)  # as for all other commands
     parser.add_argument(
-        "--status", choices=(RUNNING, FINISHED, CRASHED), help="only those of this status"
+        "--status", choices=(RUNNING, FINISHED, CRASHED), help="only runs with this status"
     )
-    parser.add_argument("--name", metavar="GLOB", help="only those whose name matches: 'lr-*'")
-    parser.add_argument("--limit", type=whole, metavar="N", help="only the newest N")
-    parser.add_argument("--json", action="store_true", help="print a list in JSON")
-    return parser
+    parser.add_argument("--name", metavar="GLOB", help="only runs whose name matches: 'lr-*'")
+    parser.add_argument("--limit", type=parse_count, metavar="N", help="only the newest N runs")
+    add_json_option(parser)
 
 
 def run(options: Any) -> int:
     """Write the table."""
-    runs = opened(options.path)
+    runs = open_runs(options.path)
     every = list(runs.values())
-    chosen = [each for each in every if _is_wanted(each, options)]
+    chosen = [each for each in every if _is_selected(each, options)]
     if options.limit is not None:
         chosen = chosen[len(chosen) - min(options.limit, len(chosen)) :]
-    counts = counts_of(runs, chosen)
+    counts = count_records(runs, chosen)
     if options.json:
         write_json([_facts(each, counts[each.id]) for each in chosen])
     if not every:
         runs.check_readable()
     if not chosen:
-        sys.stderr.write(f"logax ls: {_nothing(len(every), options)}\n")
+        sys.stderr.write(f"logax ls: {_empty_message(len(every), options)}\n")
         return 1
     if not options.json:
         short = short_ids(runs)
-        table(
-            _HEADS,
+        write_table(
+            _HEADER,
             [_row(each, short[each.id], counts[each.id]) for each in chosen],
             ("records", "keys", "step", "lasted"),
         )
     return 0
 
 
-def _is_wanted(run: Run, options: Any) -> bool:
+def _is_selected(run: Run, options: Any) -> bool:
     if options.name is not None and not fnmatchcase(run.name, options.name):
         return False
     return options.status is None or run.status == options.status
 
 
-def _nothing(number_of_runs: int, options: Any) -> str:
-    where = safe(options.path, 200)
+def _empty_message(number_of_runs: int, options: Any) -> str:
+    where = escape(options.path, 200)
     if not number_of_runs:
         return f"there are no runs in {where} yet. `SaveLogger({where!r})` writes them."
     return f"none of the {number_of_runs} runs in {where} is as --status, --name and --limit say."
 
 
-def _row(run: Run, short: str, count: Count) -> list[str]:
+def _row(run: Run, short: str, count: RunTotals) -> list[str]:
     name = run.name
     return [
         short,
-        "" if name == run.id else safe(name),
+        "" if name == run.id else escape(name),
         run.status,
-        moment(run.began),
-        _lasted(run),
+        format_time(run.began),
+        _duration(run),
         str(count.records),
         str(len(count.keys)),
         _step(count),
-        "" if run.group is None else safe(run.group),
+        "" if run.group is None else escape(run.group),
     ]
 
 
-def _lasted(run: Run) -> str:
+def _duration(run: Run) -> str:
     ended = run.ended
     if ended is None and run.status == RUNNING:
         ended = time.time()
     ended = run.updated if ended is None else ended
-    return "" if ended is None else span(ended - run.began)
+    return "" if ended is None else format_duration(ended - run.began)
 
 
-def _step(count: Count) -> str:
-    """The last step, of the one that is the x-axis."""
+def _step(count: RunTotals) -> str:
+    """Format the last step: the one called `step`, otherwise the first."""
     name = "step" if "step" in count.steps else next(iter(count.steps), None)
     if name is None:
         return ""
-    text = number(count.steps[name])
-    return text if name == "step" else f"{safe(name, 20)} {text}"
+    text = format_number(count.steps[name])
+    return text if name == "step" else f"{escape(name, 20)} {text}"
 
 
-def _facts(run: Run, count: Count) -> dict[str, Any]:
+def _facts(run: Run, count: RunTotals) -> dict[str, Any]:
     return {
-        **facts_of(run),
+        **run_facts(run),
         "records": count.records,
         "keys": list(count.keys),
         "steps": count.steps,
     }
 
 
-def facts_of(run: Run) -> dict[str, Any]:
-    """What `--json` says of a run, whatever was logged."""
+def run_facts(run: Run) -> dict[str, Any]:
+    """Return the facts about a run that `--json` prints for every command."""
     began, ended = run.began, run.ended
     return {
         "id": run.id,

@@ -1,9 +1,9 @@
-"""What a run has logged, record by record: the lines of `tail` and of exported text.
+"""Read the records of a run one by one, in order, for `logax tail` and `logax export`.
 
-Keys that were logged together, by one `log` call, are one record. The records of a key stand in the
-order of the program. Those of different calls are put together by their x, which is the step called
-`step`, else the first, else the number of the record; where steps go back, records do not. Of calls
-with another x than most records it is not known where they stood: they are spread evenly.
+Keys of one `log` call form one record. The records of a key are in program order. Records of
+different calls are merged by their x-axis: the step called `step`, otherwise the first step,
+otherwise the number of the record. If steps decrease, records keep their order. The position of
+calls with another x-axis than most records is unknown; they are spread evenly.
 """
 
 from __future__ import annotations
@@ -15,68 +15,68 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from logax._cli.columns import Numbers, in_one_row, logs_of, real_rows, steps_of
-from logax._cli.terminal import number, safe
+from logax._cli.columns import Array, flatten_lanes, key_steps, read_logs, record_mask
+from logax._cli.terminal import escape
 from logax._delivery.record_batch import RecordBatch, RunInfo, Stream
 from logax._logdict.logdict import logdict, matches
 from logax._runs.run import Run
+from logax._serialization.record_text import TextRows, format_json_lines, text_rows
 from logax._support.arrays import is_missing
-from logax.loggers._text.cells import Rows, rows_of
-from logax.loggers.jsonl import lines_of
+from logax._support.formatting import format_number
 
 Lane = tuple[int, ...]
-Seen = dict[str, dict[Lane, int]]  # by key and lane, how many records were taken before
+SeenCounts = dict[str, dict[Lane, int]]  # number of records read before, by key and lane
 
 
-class Place(NamedTuple):
-    """Where a record stands: in which block, and in which row of it."""
+class RecordPosition(NamedTuple):
+    """Position of a record: number of its block, and row in it."""
 
     block: int
     row: int
 
 
-class Records:
-    """The records of a run that were not taken before.
+class OrderedRecords:
+    """New records of a run.
 
     Attributes:
-      blocks: What was logged together, by column.
-      places: All records in order.
+      blocks: Records of each `log` call as columns of text.
+      positions: Positions of all records, in order.
     """
 
-    def __init__(self, portions: Sequence[RecordBatch]) -> None:
-        self.blocks = [rows_of(portion) for portion in portions]
-        self.places = _in_order(portions)
+    def __init__(self, batches: Sequence[RecordBatch]) -> None:
+        self.blocks = [text_rows(batch) for batch in batches]
+        self.positions = _order_records(batches)
 
-    def lines(self, form: Callable[[Rows], list[str]]) -> list[str]:
-        """All records as lines, in order."""
+    def lines(self, form: Callable[[TextRows], list[str]]) -> list[str]:
+        """Return all records as lines, in order."""
         texts = [form(rows) for rows in self.blocks]
-        return [texts[place.block][place.row] for place in self.places]
+        return [texts[position.block][position.row] for position in self.positions]
 
 
-class Reader:
-    """Reads a run again and again, each record once."""
+class RecordReader:
+    """Reads a run repeatedly and returns each record once."""
 
     def __init__(self, run: Run, wanted: Sequence[str] = ()) -> None:
         self._run, self._wanted = run, wanted
         self._info = RunInfo(run.id, run.name)
-        self._seen: Seen = {}
+        self._seen: SeenCounts = {}
 
-    def read(self) -> Records:
-        """What there is now and was not before."""
+    def read(self) -> OrderedRecords:
+        """Return the records that were added since the last call."""
         wanted = self._wanted
         chosen = [key for key in self._run if not wanted or matches(key, wanted)]
-        bundles: dict[Any, _Bundle] = {}
-        for key, parts in logs_of(self._run, chosen).items():
+        groups: dict[Any, _KeyGroup] = {}
+        for key, parts in read_logs(self._run, chosen).items():
             taken = dict(self._seen.get(key, {}))
             for logs in parts:
-                self._take(key, logs, taken, bundles)
-        return Records([bundle.portion(self._info) for bundle in bundles.values()])
+                self._take(key, logs, taken, groups)
+        return OrderedRecords([group.to_batch(self._info) for group in groups.values()])
 
     def _take(
-        self, key: str, logs: logdict, taken: dict[Lane, int], bundles: dict[Any, _Bundle]
+        self, key: str, logs: logdict, taken: dict[Lane, int], groups: dict[Any, _KeyGroup]
     ) -> None:
-        """Put what is new of a key with what was logged with it."""
-        real, steps = real_rows(logs, key), steps_of(logs, key)
+        """Add the new records of a key to the group of its `log` call."""
+        real, steps = record_mask(logs, key), key_steps(logs, key)
         if not jax.tree.leaves(logs[key]):
             return
         begin = np.zeros(real.shape[:-1], np.int64)
@@ -89,21 +89,21 @@ class Reader:
         if new.any():
             same = tuple((name, x.dtype.str, x.shape, x.tobytes()) for name, x in steps.items())
             identity = (logs.site[key], new.shape, new.tobytes(), same)
-            bundles.setdefault(identity, _Bundle(new, steps)).values[key] = logs[key]
+            groups.setdefault(identity, _KeyGroup(new, steps)).values[key] = logs[key]
 
 
-class _Bundle:
-    """Keys that were logged together."""
+class _KeyGroup:
+    """Keys of one `log` call."""
 
-    def __init__(self, real: Numbers, steps: Mapping[str, Numbers]) -> None:
+    def __init__(self, real: Array, steps: Mapping[str, Array]) -> None:
         self.real, self.steps, self.values = real, steps, dict[str, Any]()
 
-    def portion(self, info: RunInfo) -> RecordBatch:
-        """The same, with all lanes along one axis."""
+    def to_batch(self, info: RunInfo) -> RecordBatch:
+        """Return the records as a batch, with all lanes along one axis."""
         lanes = self.real.shape[:-1]
 
         def flat(x: Any) -> Any:
-            return in_one_row(x, len(lanes))
+            return flatten_lanes(x, len(lanes))
 
         real = flat(self.real)
         return RecordBatch(
@@ -115,73 +115,76 @@ class _Bundle:
         )
 
 
-def _in_order(portions: Sequence[RecordBatch]) -> list[Place]:
-    if not portions:
+def _order_records(batches: Sequence[RecordBatch]) -> list[RecordPosition]:
+    if not batches:
         return []
-    numbers = [int(portion.real.sum()) for portion in portions]
-    axes = [_axis(portion) for portion in portions]
+    numbers = [int(batch.real.sum()) for batch in batches]
+    axes = [_axis(batch) for batch in batches]
     longest = axes[int(np.argmax(numbers))]
     reached = [
-        _reached(portion, axis)[portion.real] if axis == longest else None
-        for portion, axis in zip(portions, axes, strict=True)
+        _running_maximum(batch, axis)[batch.real] if axis == longest else None
+        for batch, axis in zip(batches, axes, strict=True)
     ]
     known = np.sort(np.concatenate([x for x in reached if x is not None]))
     x = np.concatenate(
-        [_spread(portion, known) if own is None else own
-         for portion, own in zip(portions, reached, strict=True)]
+        [_spread_evenly(batch, known) if own is None else own
+         for batch, own in zip(batches, reached, strict=True)]
     )  # fmt: skip
-    lane = np.concatenate([np.nonzero(portion.real)[0] for portion in portions])
-    block = np.repeat(np.arange(len(portions)), numbers)
-    is_guest = np.repeat([own is None for own in reached], numbers)
+    lane = np.concatenate([np.nonzero(batch.real)[0] for batch in batches])
+    block = np.repeat(np.arange(len(batches)), numbers)
+    is_spread = np.repeat([own is None for own in reached], numbers)
     row = np.concatenate([np.arange(each) for each in numbers])
-    order = np.lexsort((row, block, lane, is_guest, x))
-    return [Place(*pair) for pair in zip(block[order].tolist(), row[order].tolist(), strict=True)]
+    order = np.lexsort((row, block, lane, is_spread, x))
+    return [
+        RecordPosition(*pair)
+        for pair in zip(block[order].tolist(), row[order].tolist(), strict=True)
+    ]
 
 
-def _axis(portion: RecordBatch) -> str | None:
-    """The name of the step that is the x; None where there is none."""
-    names = [name for name, step in portion.steps.items() if step.ndim == 2]
+def _axis(batch: RecordBatch) -> str | None:
+    """Return the name of the step that is the x-axis; None without steps."""
+    names = [name for name, step in batch.steps.items() if step.ndim == 2]
     return "step" if "step" in names else next(iter(names), None)
 
 
-def _reached(portion: RecordBatch, axis: str | None) -> Numbers:
-    """Of each record the greatest x up to there, so that no order changes within a stream."""
-    x = np.asarray(portion.order, np.float64)
+def _running_maximum(batch: RecordBatch, axis: str | None) -> Array:
+    """Return the running maximum of x, which keeps the order within a stream."""
+    x = np.asarray(batch.order, np.float64)
     if axis is not None:
-        step = portion.steps[axis]
-        known = ~is_missing(step) & portion.real
+        step = batch.steps[axis]
+        known = ~is_missing(step) & batch.real
         x = np.where(known, step.astype(np.float64), -np.inf)
-    found: Numbers = np.maximum.accumulate(x, axis=1)
+    found: Array = np.maximum.accumulate(x, axis=1)
     return found
 
 
-def _spread(portion: RecordBatch, known: Numbers) -> Numbers:
-    """Records evenly among x of another kind, the last one at the last."""
-    count = portion.real.sum(axis=1, keepdims=True)
-    share = np.cumsum(portion.real, axis=1) / np.maximum(count, 1)
+def _spread_evenly(batch: RecordBatch, known: Array) -> Array:
+    """Spread records evenly over known values of another x-axis, and end at the last one."""
+    count = batch.real.sum(axis=1, keepdims=True)
+    share = np.cumsum(batch.real, axis=1) / np.maximum(count, 1)
     place = np.clip(np.ceil(share * len(known)).astype(np.intp) - 1, 0, len(known) - 1)
-    found: Numbers = known[place][portion.real]
+    found: Array = known[place][batch.real]
     return found
 
 
-def json_lines(rows: Rows) -> list[str]:
-    """Each record as an object, as `JSONLLogger` writes it, in ASCII."""
-    return lines_of(rows, only_ascii=True)
+def json_lines(rows: TextRows) -> list[str]:
+    """Return each record as ASCII JSON, in the format of `JSONLLogger`."""
+    return format_json_lines(rows, only_ascii=True)
 
 
-def text_lines(rows: Rows) -> list[str]:
-    """Each record as a line for a person: `step 3  loss 0.25`."""
-    names = [safe(name) for name in rows.columns]
+def text_lines(rows: TextRows) -> list[str]:
+    """Return each record as a line for a person: `step 3  loss 0.25`."""
+    names = [escape(name) for name in rows.columns]
     found = []
     for owner, *texts in zip(rows.owner.tolist(), *rows.columns.values(), strict=True):
         stream = rows.streams[owner]
         lane = [f"lane {'-'.join(map(str, stream.lane))}"] if stream.lane else []
         pairs = zip(names, texts, strict=True)
-        own = [f"{name} {_brief(text)}" for name, text in pairs if text is not None]
+        own = [f"{name} {_short_cell(text)}" for name, text in pairs if text is not None]
         found.append("  ".join(lane + own))
     return found
 
 
-def _brief(text: str) -> str:
+def _short_cell(text: str) -> str:
     value = json.loads(text) if len(text) < 30 else text
-    return number(value) if isinstance(value, (bool, int, float)) else safe(text)
+    return format_number(value) if isinstance(value, (bool, int, float)) else escape(text)

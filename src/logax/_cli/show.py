@@ -1,6 +1,6 @@
-"""A curve in a terminal, in dots of braille, or in stars where there are no such signs.
+"""`logax show`: describe a run, summarize its keys and draw their curves in the terminal.
 
-`logax show`: one run, its keys, and curves of them.
+Curves consist of braille dots, or of stars if the output is not Unicode.
 """
 
 from __future__ import annotations
@@ -10,57 +10,77 @@ from typing import Any
 
 import numpy as np
 
-from logax._cli.columns import Column, Numbers, Summary, columns_of, in_one_row, summary_of
-from logax._cli.ls import facts_of
-from logax._cli.options import RUN_HELP, add_command, add_path, one, opened
+from logax._cli.columns import (
+    Array,
+    ColumnSummary,
+    LoggedColumn,
+    flatten_lanes,
+    read_columns,
+    summarize_column,
+)
+from logax._cli.ls import run_facts
+from logax._cli.options import RUN_HELP, add_json_option, add_path_option, find_run, open_runs
 from logax._cli.terminal import (
-    brief,
-    columns,
-    exact,
-    flat,
-    glyphs,
-    number,
-    safe,
-    table,
-    width,
+    escape,
+    flatten_config,
+    format_exact_value,
+    format_value,
+    stdout_glyphs,
+    terminal_columns,
     write,
     write_json,
+    write_table,
 )
 from logax._runs.run import Run
-from logax._runs.tables import moment, span
-from logax._support.figures import LARGEST, thinned
-from logax._support.formatting import Glyphs, sparkline
-from logax._support.summary import means
+from logax._support.figures import MAX_PLOT_VALUE, downsample
+from logax._support.formatting import (
+    Glyphs,
+    display_width,
+    format_duration,
+    format_number,
+    format_time,
+    sparkline,
+)
+from logax._support.summary import divide_or_nan
 
-_BITS = np.array([[0x01, 0x08], [0x02, 0x10], [0x04, 0x20], [0x40, 0x80]])  # of a sign of braille
+_BITS = np.array(
+    [[0x01, 0x08], [0x02, 0x10], [0x04, 0x20], [0x40, 0x80]]
+)  # of the dots of a braille character
 _BRAILLE = 0x2800
 
 
 def curve(
-    title: str, x: Numbers, y: Numbers, axis: str, columns: int, rows: int, signs: Glyphs
+    title: str, x: Array, y: Array, axis: str, columns: int, rows: int, signs: Glyphs
 ) -> list[str]:
-    """A curve with its axes, in so many columns and rows, and a few rows more.
+    """Return the lines of a curve with title and axes; [] if no point is finite.
 
-    What is not finite is a gap. An empty list where there is nothing to draw.
+    Args:
+      title: First line.
+      x: X-coordinates.
+      y: Y-coordinates. Numbers that are not finite are gaps.
+      axis: Label of the x-axis.
+      columns: Width, with labels.
+      rows: Height, without title and x-axis.
+      signs: Glyphs that the terminal has.
     """
     there = np.isfinite(x) & np.isfinite(y)
     if not there.any():
         return []
-    y = np.where(there, np.clip(y, -LARGEST, LARGEST), np.nan)
+    y = np.where(there, np.clip(y, -MAX_PLOT_VALUE, MAX_PLOT_VALUE), np.nan)
     bottom, top = float(y[there].min()), float(y[there].max())
-    labels = [number(top), number(bottom)]
+    labels = [format_number(top), format_number(bottom)]
     margin = max(map(len, labels)) + 1
     field = max(columns - margin - 2, 10)
     grid = _dots(x, y, there, field * (1 if signs.is_ascii else 2), rows * _dot_rows(signs))
-    lines = [safe(title, columns)]
+    lines = [escape(title, columns)]
     tick, bar = ("|", "|") if signs.is_ascii else ("┤", "│")
-    for at, text in enumerate(_texts(grid, signs)):
+    for at, text in enumerate(_grid_lines(grid, signs)):
         label = labels[0] if at == 0 else labels[1] if at == rows - 1 else ""
         lines.append(f"{label:>{margin}} {tick if label else bar}{text}".rstrip())
     corner, dash = ("+", "-") if signs.is_ascii else ("└", "─")
     lines.append(" " * (margin + 1) + corner + dash * field)
-    ends = number(float(x[there].min())), number(float(x[there].max()))
-    lines.append(" " * (margin + 2) + _under(ends, safe(axis, 20), field))
+    ends = format_number(float(x[there].min())), format_number(float(x[there].max()))
+    lines.append(" " * (margin + 2) + _axis_line(ends, escape(axis, 20), field))
     return lines
 
 
@@ -68,20 +88,20 @@ def _dot_rows(signs: Glyphs) -> int:
     return 1 if signs.is_ascii else 4
 
 
-def _under(ends: tuple[str, str], axis: str, field: int) -> str:
+def _axis_line(ends: tuple[str, str], axis: str, field: int) -> str:
     left, right = ends
     if left == right:
         return f"{left} ({axis})"
-    free = max(field - len(left) - len(right) - width(axis), 2)
+    free = max(field - len(left) - len(right) - display_width(axis), 2)
     return left + " " * (free // 2) + axis + " " * (free - free // 2) + right
 
 
-def _dots(x: Numbers, y: Numbers, there: Numbers, wide: int, high: int) -> Numbers:
-    """Which dots of a grid a line through the points touches."""
-    x, y = thinned(x, np.where(there, y, np.nan), 8 * wide)
+def _dots(x: Array, y: Array, there: Array, wide: int, high: int) -> Array:
+    """Return the grid of dots that a line through the points touches."""
+    x, y = downsample(x, np.where(there, y, np.nan), 8 * wide)
     there = np.isfinite(x) & np.isfinite(y)
-    across = _placed(x, there, wide)
-    down = high - 1 - _placed(y, there, high)
+    across = _bin_indices(x, there, wide)
+    down = high - 1 - _bin_indices(y, there, high)
     grid = np.zeros((high, wide), bool)
     grid[down[there], across[there]] = True
     for at in np.flatnonzero(there[:-1] & there[1:]):
@@ -93,16 +113,16 @@ def _dots(x: Numbers, y: Numbers, there: Numbers, wide: int, high: int) -> Numbe
     return grid
 
 
-def _placed(values: Numbers, there: Numbers, most: int) -> Numbers:
-    """For each value its place among so many, from the least to the greatest."""
+def _bin_indices(values: Array, there: Array, most: int) -> Array:
+    """Return the index of each value among `most` bins from minimum to maximum."""
     low, high = float(values[there].min()), float(values[there].max())
     half = high / 2 - low / 2
     share = (values / 2 - low / 2) / half if half > 0 else np.full(len(values), 0.5)
-    placed: Numbers = np.rint(np.where(there, share, 0) * (most - 1)).astype(int)
+    placed: Array = np.rint(np.where(there, share, 0) * (most - 1)).astype(int)
     return placed
 
 
-def _texts(grid: Numbers, signs: Glyphs) -> list[str]:
+def _grid_lines(grid: Array, signs: Glyphs) -> list[str]:
     if signs.is_ascii:
         return ["".join("*" if dot else " " for dot in row) for row in grid]
     high, wide = grid.shape
@@ -111,37 +131,35 @@ def _texts(grid: Numbers, signs: Glyphs) -> list[str]:
     return ["".join(chr(_BRAILLE + code) if code else " " for code in row) for row in codes]
 
 
-_EXAMPLE = """\
+EXAMPLE = """\
   logax show last
   logax show baseline loss 'grad/*'
   logax show baseline --path other-runs --json"""
-_HEADS = ("key", "records", "last", "min", "max", "nonfinite", "")
-_LINE = 16  # columns of a sparkline
-_ROWS = 10  # of a curve
+_HEADER = ("key", "records", "last", "min", "max", "nonfinite", "")
+_SPARKLINE_COLUMNS = 16
+_CURVE_ROWS = 10
 
 
-def add(commands: Any) -> argparse.ArgumentParser:
-    """How it is called."""
-    parser = add_command(commands, "show", "show a run, its keys, and curves of them", _EXAMPLE)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
     parser.add_argument("name", metavar="RUN", help=RUN_HELP)
     parser.add_argument(
         "keys",
         nargs="*",
         default=[],
         metavar="KEY",
-        help="what to draw: names or globs; the first if none",
+        help="keys to show and draw: names or globs (default: show all, draw the first)",
     )
-    add_path(parser)
-    parser.add_argument("--no-plot", action="store_true", help="draw no curves")
-    parser.add_argument("--json", action="store_true", help="print an object in JSON")
-    return parser
+    add_path_option(parser)
+    parser.add_argument("--no-plot", action="store_true", help="do not draw curves")
+    add_json_option(parser)
 
 
 def run(options: Any) -> int:
-    """Write what is known of the run."""
-    found = one(opened(options.path), options.name)
-    logged = columns_of(found, options.keys)
-    summaries = [summary_of(column) for column in logged]
+    """Write the description, the table of keys and the curves."""
+    found = find_run(open_runs(options.path), options.name)
+    logged = read_columns(found, options.keys)
+    summaries = [summarize_column(column) for column in logged]
     if options.json:
         write_json(_facts(found, summaries))
         return 0
@@ -151,78 +169,101 @@ def run(options: Any) -> int:
         return 0
     write("")
     rows = [_row(*pair) for pair in zip(summaries, logged, strict=True)]
-    table(_HEADS, rows, ("records", "last", "min", "max", "nonfinite"))
+    write_table(_HEADER, rows, ("records", "last", "min", "max", "nonfinite"))
     if not options.no_plot:
         _write_curves(logged, bool(options.keys))
     return 0
 
 
-def _facts(run: Run, summaries: list[Summary]) -> dict[str, Any]:
+def _facts(run: Run, summaries: list[ColumnSummary]) -> dict[str, Any]:
     keys: dict[str, Any] = {}
-    for summary in summaries:  # of a key that changed midway the last
-        keys[summary.name] = summary.as_json()
-    return {**facts_of(run), "config": run.config, "machine": run.machine, "keys": keys}
+    for summary in summaries:  # the last column of a key that changed shape
+        keys[summary.name] = summary.json_fields()
+    return {**run_facts(run), "config": run.config, "machine": run.machine, "keys": keys}
 
 
 def _write_head(run: Run) -> None:
     ended, name = run.ended, run.name
     facts = {
-        "run": run.id if name == run.id else f"{safe(name, 80)}  ({run.id})",
+        "run": run.id if name == run.id else f"{escape(name, 80)}  ({run.id})",
         "status": run.status,
-        "began": moment(run.began),
-        "lasted": "" if ended is None else span(ended - run.began),
-        "group": safe(run.group or ""),
+        "began": format_time(run.began),
+        "lasted": "" if ended is None else format_duration(ended - run.began),
+        "group": escape(run.group or ""),
         "lane": "-".join(map(str, run.lane)),
         "lanes": str(run.lanes or ""),
     }
-    facts |= {f"config {safe(key)}": exact(value, 100) for key, value in flat(run.config).items()}
-    machine = {key: value for key, value in flat(run.machine).items() if key != "key"}
-    facts["machine"] = ", ".join(f"{safe(key)} {brief(value)}" for key, value in machine.items())
-    wide = max(width(key) for key in facts)
-    write(*(f"{key}{' ' * (wide - width(key))}  {value}" for key, value in facts.items() if value))
+    facts |= {
+        f"config {escape(key)}": format_exact_value(value, 100)
+        for key, value in flatten_config(run.config).items()
+    }
+    machine = {key: value for key, value in flatten_config(run.machine).items() if key != "key"}
+    facts["machine"] = ", ".join(
+        f"{escape(key)} {format_value(value)}" for key, value in machine.items()
+    )
+    wide = max(display_width(key) for key in facts)
+    write(
+        *(
+            f"{key}{' ' * (wide - display_width(key))}  {value}"
+            for key, value in facts.items()
+            if value
+        )
+    )
 
 
-def _row(summary: Summary, column: Column) -> list[str]:
+def _row(summary: ColumnSummary, column: LoggedColumn) -> list[str]:
     numbers = column.numbers()
-    line = "" if numbers is None else sparkline(_over_lanes(numbers), _LINE, glyphs())
+    line = (
+        ""
+        if numbers is None
+        else sparkline(_lane_mean(numbers), _SPARKLINE_COLUMNS, stdout_glyphs())
+    )
     lanes = "x".join(map(str, summary.lanes))
     return [
-        safe(summary.name),
+        escape(summary.name),
         f"{lanes} lanes: {summary.records}" if lanes else str(summary.records),
         summary.last_text,
-        "" if summary.low is None else number(summary.low),
-        "" if summary.high is None else number(summary.high),
+        "" if summary.low is None else format_number(summary.low),
+        "" if summary.high is None else format_number(summary.high),
         str(summary.nonfinite) if summary.nonfinite else "",
         line if summary.records > 1 else "",
     ]
 
 
-def _write_curves(logged: list[Column], are_chosen: bool) -> None:
+def _write_curves(logged: list[LoggedColumn], are_chosen: bool) -> None:
     for column in logged:
         numbers = column.numbers()
         if numbers is None or (not are_chosen and column.real.sum() < 2):
             continue
         axis, x = column.axis()
         what = _title(column)
-        drawn = curve(what, _over_lanes(x), _over_lanes(numbers), axis, columns(), _ROWS, glyphs())
+        drawn = curve(
+            what,
+            _lane_mean(x),
+            _lane_mean(numbers),
+            axis,
+            terminal_columns(),
+            _CURVE_ROWS,
+            stdout_glyphs(),
+        )
         if drawn:
             write("", *drawn)
         if not are_chosen:
             return
 
 
-def _title(column: Column) -> str:
+def _title(column: LoggedColumn) -> str:
     lanes = "mean of lanes" if column.lanes else ""
     elements = f"mean of {column.kind}" if column.shape else ""
     said = ", ".join(text for text in (elements, lanes) if text)
     return f"{column.name} ({said})" if said else column.name
 
 
-def _over_lanes(numbers: Numbers) -> Numbers:
-    """The mean over lanes of what is finite; a single lane as it is."""
+def _lane_mean(numbers: Array) -> Array:
+    """Return the mean of the finite numbers over lanes."""
     if numbers.ndim == 1:
         return numbers
-    rows = in_one_row(numbers, numbers.ndim - 1)
+    rows = flatten_lanes(numbers, numbers.ndim - 1)
     finite = np.isfinite(rows)
-    mean: Numbers = means(rows.sum(axis=0, where=finite), finite.sum(axis=0))
+    mean: Array = divide_or_nan(rows.sum(axis=0, where=finite), finite.sum(axis=0))
     return mean

@@ -1,4 +1,4 @@
-"""`logax tail`: the records of a run as they come."""
+"""`logax tail`: print the records of a run as they arrive."""
 
 from __future__ import annotations
 
@@ -9,61 +9,65 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from logax._cli.columns import keys_of
-from logax._cli.options import RUN_HELP, add_command, add_path, one, opened, whole
-from logax._cli.records import Reader, json_lines, text_lines
-from logax._cli.terminal import safe, write
+from logax._cli.columns import match_keys
+from logax._cli.options import (
+    RUN_HELP,
+    add_json_option,
+    add_keys_argument,
+    add_path_option,
+    find_run,
+    open_runs,
+    parse_count,
+)
+from logax._cli.records import RecordReader, json_lines, text_lines
+from logax._cli.terminal import escape, write
 from logax._runs.format import RUNNING
 from logax._runs.run import Run
 from logax._runs.runs import Runs
 
-_EXAMPLE = """\
+EXAMPLE = """\
   logax tail last
   logax tail baseline loss -n 3
   logax tail last --json | jq .loss"""
-_SECONDS = 0.5  # between looks
-_SHARE = 0.1  # of the time that may be spent reading
+_POLL_INTERVAL_SECONDS = 0.5
+_MAX_READING_SHARE = 0.1  # of the time
 
 
-def add(commands: Any) -> argparse.ArgumentParser:
-    """How it is called."""
-    parser = add_command(commands, "tail", "print records as they come, until a run ends", _EXAMPLE)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
     parser.add_argument("name", metavar="RUN", help=RUN_HELP)
-    parser.add_argument(
-        "keys", nargs="*", default=[], metavar="KEY", help="only these: names or globs"
-    )
-    add_path(parser)
+    add_keys_argument(parser)
+    add_path_option(parser)
     parser.add_argument(
         "-n",
-        type=whole,
+        type=parse_count,
         default=10,
         metavar="N",
         dest="last",
-        help="begin with the last N records that there are (default: 10)",
+        help="begin with the last N existing records (default: 10)",
     )
-    parser.add_argument("--json", action="store_true", help="print an object in JSON a line")
-    return parser
+    add_json_option(parser)
 
 
 def run(options: Any) -> int:
     """Write records until the run has ended."""
-    runs = opened(options.path)
-    found = one(runs, options.name)
-    if len(found):  # else whatever is wanted may come yet
-        keys_of(found, options.keys)
+    runs = open_runs(options.path)
+    found = find_run(runs, options.name)
+    if len(found):  # otherwise the keys may be logged later
+        match_keys(found, options.keys)
     status = _follow(runs, found, options)
-    sys.stderr.write(f"logax tail: run {safe(found.name, 80)} has {status}.\n")
+    sys.stderr.write(f"logax tail: run {escape(found.name, 80)} has {status}.\n")
     return 0
 
 
 def _follow(runs: Runs, run: Run, options: Any) -> str:
     form = json_lines if options.json else text_lines
-    pause = threading.Event()  # which nobody sets: an interrupt ends the wait
-    reader, is_first, updated = Reader(run, options.keys), True, None
+    pause = threading.Event()  # never set: an interrupt ends the wait
+    reader, is_first, updated = RecordReader(run, options.keys), True, None
     while True:
         begin = time.monotonic()
         runs.refresh()
-        status = run.status  # first: what was written before the end is read after that
+        status = run.status  # before reading, so that no record before the end is missed
         now = run.updated
         if is_first or now != updated or status != RUNNING:
             lines = reader.read().lines(form)
@@ -71,7 +75,9 @@ def _follow(runs: Runs, run: Run, options: Any) -> str:
         if status != RUNNING:
             return status
         updated, is_first = now, False
-        pause.wait(max(_SECONDS, (time.monotonic() - begin) * (1 / _SHARE - 1)))
+        pause.wait(
+            max(_POLL_INTERVAL_SECONDS, (time.monotonic() - begin) * (1 / _MAX_READING_SHARE - 1))
+        )
 
 
 def _write(lines: Sequence[str]) -> None:

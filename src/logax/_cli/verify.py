@@ -1,4 +1,4 @@
-"""`logax verify`: check that files of runs and trajectories are as they were written."""
+"""`logax verify`: find damage in files of runs and trajectories."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from logax._cli.options import STORE, CommandError, add_command
-from logax._cli.terminal import safe_lines, write, write_json
-from logax._runs.batches import batches_of
-from logax._runs.database import is_candidate
+from logax._cli.options import DEFAULT_STORE, CommandError, add_json_option
+from logax._cli.terminal import escape_lines, write, write_json
+from logax._runs.batch_summaries import summarize_batches
+from logax._runs.database import is_runs_file_name
 from logax._runs.errors import AllDamagedError, Damage, RunsError
 from logax._runs.runs import Runs
 
-_EXAMPLE = """\
+EXAMPLE = """\
   logax verify
   logax verify runs trajectory.h5
   logax verify runs --json"""
-_TRAJECTORIES = (".h5", ".hdf5")
+_TRAJECTORY_EXTENSIONS = (".h5", ".hdf5")
 
 
 class Problem(NamedTuple):
@@ -30,7 +30,7 @@ class Problem(NamedTuple):
       file: Path of the file.
       message: Sentence that describes the damage.
       runs: Ids of the runs that miss records, if that is known.
-      key: Key of these records, if that is known.
+      key: KeyLayout of these records, if that is known.
       first: Number of the first of them.
       last: Number of the last of them.
     """
@@ -43,31 +43,28 @@ class Problem(NamedTuple):
     last: int | None = None
 
 
-def add(commands: Any) -> argparse.ArgumentParser:
-    """Add the command to the parser."""
-    about = "check that files are as they were written"
-    parser = add_command(commands, "verify", about, _EXAMPLE)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
     parser.add_argument(
         "paths",
         nargs="*",
-        default=[STORE],
+        default=[DEFAULT_STORE],
         metavar="PATH",
-        help=f"a folder, a file of runs, or an HDF5 file of a trajectory (default: {STORE})",
+        help=f"folder, file of runs, or HDF5 file of a trajectory (default: {DEFAULT_STORE})",
     )
-    parser.add_argument("--json", action="store_true", help="print an object in JSON")
-    return parser
+    add_json_option(parser)
 
 
 def run(options: Any) -> int:
-    """Read everything; return 1 if something is damaged."""
-    files = _unique(file for path in options.paths for file in _files(path))
+    """Read all files and report damage; return 1 if there is any."""
+    files = _unique_files(file for path in options.paths for file in _files_in(path))
     problems = [problem for file in files for problem in problems_of(file)]
     if options.json:
         found = [problem._asdict() for problem in problems]
         write_json({"ok": not problems, "files": files, "problems": found})
         return 1 if problems else 0
     for problem in problems:
-        write(safe_lines(problem.message, sys.stdout).replace("\n", " "))
+        write(escape_lines(problem.message, sys.stdout).replace("\n", " "))
     damaged = len({problem.file for problem in problems})
     number = f"{len(files)} file{'' if len(files) == 1 else 's'}"
     write(f"{damaged} of {number} damaged." if damaged else f"{number} checked, none is damaged.")
@@ -75,8 +72,8 @@ def run(options: Any) -> int:
 
 
 def problems_of(file: str) -> list[Problem]:
-    """Read all of a file, and return what is damaged in it."""
-    if file.endswith(_TRAJECTORIES):
+    """Read all of a file and return its damaged parts."""
+    if file.endswith(_TRAJECTORY_EXTENSIONS):
         return _problems_of_trajectory(file)
     problems: list[Problem] = []
 
@@ -95,8 +92,8 @@ def problems_of(file: str) -> list[Problem]:
 
 
 def _problems_of_run(file: str, each: Any) -> Iterator[Problem]:
-    """Read all of a run. Damage is reported meanwhile; this yields what could not be read."""
-    for read in (lambda: each.config, lambda: each.machine, lambda: list(batches_of(each))):
+    """Read all of a run and yield its unreadable parts. `Runs` reports other damage."""
+    for read in (lambda: each.config, lambda: each.machine, lambda: list(summarize_batches(each))):
         try:
             read()
         except RunsError as error:
@@ -109,7 +106,7 @@ def _problems_of_run(file: str, each: Any) -> Iterator[Problem]:
     for key in keys:
         try:
             each.parts(key)
-        except AllDamagedError:  # reported meanwhile
+        except AllDamagedError:  # already reported
             continue
         except RunsError as error:
             yield Problem(file, str(error), (each.id,), key)
@@ -131,7 +128,7 @@ def _problems_of_trajectory(file: str) -> list[Problem]:
                         group[...]
                     else:
                         collections.deque(group, maxlen=0)  # all rows, a few at a time
-                except LookupError:  # nothing was written to it
+                except LookupError:  # an empty group
                     continue
                 except StorageError as error:
                     problems.append(Problem(file, f"{file} is damaged: {error}", key=name))
@@ -140,15 +137,15 @@ def _problems_of_trajectory(file: str) -> list[Problem]:
     return problems
 
 
-def _unique(files: Iterable[str]) -> list[str]:
-    """Return the files without those that are given again under another path."""
+def _unique_files(files: Iterable[str]) -> list[str]:
+    """Return the files, each once even if it has several paths."""
     found: dict[str, str] = {}
     for file in files:
         found.setdefault(os.path.realpath(file), file)
     return list(found.values())
 
 
-def _files(path: str) -> Sequence[str]:
+def _files_in(path: str) -> Sequence[str]:
     """Return the files to check: the path itself, or those in the folder."""
     if not os.path.lexists(path):
         raise CommandError(
@@ -157,9 +154,9 @@ def _files(path: str) -> Sequence[str]:
     if not os.path.isdir(path):
         return [path]
     names = sorted(os.listdir(path))
-    wanted = [name for name in names if is_candidate(name) or _is_trajectory(name)]
+    wanted = [name for name in names if is_runs_file_name(name) or _is_trajectory(name)]
     return [os.path.join(path, name) for name in wanted]
 
 
 def _is_trajectory(name: str) -> bool:
-    return name.endswith(_TRAJECTORIES) and not name.startswith(".")
+    return name.endswith(_TRAJECTORY_EXTENSIONS) and not name.startswith(".")

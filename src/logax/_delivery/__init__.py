@@ -1,20 +1,25 @@
-"""From device to host: what is emitted, how it is put in order, and the thread that hands it on.
+"""Deliver records from the device to callbacks and loggers on the host.
 
-    emit      the primitives inside the program
-    packing   many small operands as one
-    packets   what the arrays of an emission mean
-    places    which records a parcel holds, and where they stand in the order of the program
-    calls     which call a parcel belongs to, and what comes next in it
-    direct    what belongs to no call
-    routes    where records go
-    records   what a callback is given
-    worker    the bounded queue and the one thread behind it
-    control   what users say to it: `configure`, `flush`, `discard`
-    shutdown  SIGTERM, and an exit that waits or fails
-    troubles  what went wrong, until somebody can be told
-    forks     what is made anew in a process that is forked
-    ask       a question that a program asks the host, apart from all of that
+Data flows from top to bottom:
 
-Data flows from top to bottom. The thread of XLA that runs the program only puts arrays into the
-queue; all else happens on the thread behind it.
+| module | content |
+| --- | --- |
+| `packet` | the wire format: schema, packing and arrays of one emission |
+| `emit` | the primitives inside the program: emit a packet, open a call, ask the host |
+| `calls` | the running calls, and the size of their blocks |
+| `ordering` | the index of the records in packets, sorted into the order of the program |
+| `unordered` | packets that need no reordering: those of `live` and of a logger's `spool` |
+| `routes` | destinations of records: the `Route` protocol, and callbacks |
+| `record_batch` | columnar batches, as sinks receive them |
+
+and these serve all of them:
+
+| module | content |
+| --- | --- |
+| `worker` | the bounded queue, and the thread that runs its jobs |
+| `errors` | errors of background threads, stored until a call can raise them |
+| `control` | `configure`, `flush` and `discard` |
+| `shutdown` | SIGTERM, and an exit that takes long or fails |
+
+The XLA thread that runs a program only puts arrays into the queue; the worker thread does the rest.
 """

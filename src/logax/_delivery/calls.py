@@ -1,13 +1,12 @@
-"""The number of records that leave a program together, where users give no `buffer`.
+"""Track the running calls of tapped functions, and deliver their records in order.
 
-A compiled program has no clock, so the host measures for it: each time records leave, the host
-compares the time since the last ones with `TARGET_SECONDS`, and answers how many are to leave next.
+Every record carries its position in the order of the program (see `ordering`). Each call remembers
+the next position of each lane, holds records that arrive too early, and ignores records that it has
+delivered already: a program that recomputes a part of itself emits the same records again.
 
-Which call a parcel belongs to, and which of its records comes next.
-
-Every record carries its place in the order of the program (see `ordering`). Each call remembers,
-lane by lane, which place comes next, and holds the records that came too early. It leaves out the
-records it was given already: a program that runs a part again says the same again.
+Without a `buffer` from the user, the host chooses the number of records that leave a program
+together (`BlockSize`). A compiled program has no clock: whenever records leave, the host compares
+the time since the last ones with `TARGET_SECONDS`, and answers with the size of the next block.
 """
 
 from __future__ import annotations
@@ -25,13 +24,19 @@ from typing import Any
 import jax
 import numpy as np
 
-from logax._compat import Tree, effects_of_this_thread
-from logax._delivery.control import before_flush
-from logax._delivery.errors import troubles
-from logax._delivery.ordering import Places, batches_of, ends_of, next_in_order, places_of
-from logax._delivery.packet import Emission, Parcel, Rows, stack
-from logax._delivery.routes import Takes
-from logax._delivery.shutdown import at_termination, watcher
+from logax._compat import Tree, make_effects_barrier
+from logax._delivery.control import register_flush_hook
+from logax._delivery.errors import delivery_errors
+from logax._delivery.ordering import (
+    RecordIndex,
+    index_records,
+    make_batches,
+    split_due,
+    stream_ends,
+)
+from logax._delivery.packet import Packet, PacketLayout, SiteRows, stack_packets
+from logax._delivery.routes import Route
+from logax._delivery.shutdown import run_at_termination, watcher
 from logax._delivery.worker import attempt, worker
 
 TARGET_SECONDS = 0.02
@@ -40,20 +45,20 @@ SMALL_BLOCK_RECORDS = 32
 
 
 class BlockSize:
-    """The number of records that leave one compiled program together.
+    """Number of records that leave one compiled program together.
 
-    It is kept from call to call: a later call begins with the size that the last one found.
+    A call begins with the size that the last call of the program has reached.
     """
 
     def __init__(self) -> None:
         self.records = 1
 
-    def limited(self, most: float) -> int:
-        """Return the number of records that are to leave together, at most `most` but for one."""
-        return max(1, int(min(self.records, most)))
+    def at_most(self, max_records: float) -> int:
+        """Return the size, limited to `max_records` but at least 1."""
+        return max(1, int(min(self.records, max_records)))
 
     def adapt(self, records: int, seconds: float) -> None:
-        """Adapt to a program that took so long for so many records.
+        """Adapt the size, given the time in which the program made some records.
 
         The size doubles while a whole block takes less than half of the target, or less than nine
         tenths if the block is small: an emission has a fixed cost. The size shrinks in proportion
@@ -68,100 +73,115 @@ class BlockSize:
 
 
 class Call:
-    """One run of a tapped function."""
+    """One execution of a tapped function.
 
-    def __init__(self, route: Takes, block_size: BlockSize | None = None) -> None:
+    Args:
+      route: Destination of the records.
+      block_size: Block size of the compiled program, which this call adapts.
+
+    Attributes:
+      thread: Thread that called the function.
+      running: Set once that thread has started the program.
+      result: An array that the program returns, to wait for; None if there is none.
+      failed: True if the program is known to have failed.
+    """
+
+    def __init__(self, route: Route, block_size: BlockSize | None = None) -> None:
         self.thread = threading.current_thread()
-        self.running = threading.Event()  # once that thread has handed it to JAX
+        self.running = threading.Event()
         self.result: Any = None
-        self.failed = False  # whether the program was seen to
+        self.failed = False
         self.route = route
         self._block_size = BlockSize() if block_size is None else block_size
-        self._block_started: float | None = None  # when the program went on after the last block
+        self._block_started: float | None = None  # time at which the program resumed
         self._next: dict[tuple[int, int], Any] = {}
-        self._early: dict[tuple[int, int], list[tuple[list[Parcel], Places]]] = {}
+        self._early: dict[tuple[int, int], list[tuple[list[Packet], RecordIndex]]] = {}
         self._ends: dict[tuple[int, int], Any] | None = None
 
-    def take(self, parcels: Sequence[Parcel]) -> bool:
-        """Deliver what is due of these parcels and of what is held; return whether that was all.
+    def receive(self, packets: Sequence[Packet]) -> bool:
+        """Deliver the records that are due, of unpacked packets and of those held before.
 
-        Args:
-          parcels: Opened parcels.
+        Returns:
+          True if the call is complete.
         """
-        streams: dict[tuple[int, int], list[Parcel]] = {}
-        for parcel in parcels:
+        streams: dict[tuple[int, int], list[Packet]] = {}
+        for packet in packets:
             if self._ends is None:
-                self._ends = ends_of(parcel)
-            streams.setdefault(parcel.stream(), []).append(parcel)
+                self._ends = stream_ends(packet)
+            streams.setdefault(packet.stream(), []).append(packet)
         for stream, own in streams.items():
             held = self._early.pop(stream, [])
-            self._deliver(stream, [*held, (own, places_of(own))])
-        return self._is_over()
+            self._deliver(stream, [*held, (own, index_records(own))])
+        return self._is_complete()
 
     def settle(self) -> bool:
-        """Deliver all that is held: nothing will come before it any more."""
+        """Deliver all held records, because no earlier ones will arrive.
+
+        Returns:
+          True if the call is complete.
+        """
         held, self._early = self._early, {}
         for stream, parts in held.items():
-            self._deliver(stream, parts, late=True)
-        return self._is_over()
+            self._deliver(stream, parts, is_complete=True)
+        return self._is_complete()
 
-    def _deliver(self, stream: tuple[int, int], parts: Any, late: bool = False) -> None:
+    def _deliver(self, stream: tuple[int, int], parts: Any, is_complete: bool = False) -> None:
         """Deliver the records that are due, and hold the others."""
-        parcels, places = _merge(parts)
-        lanes = max(math.prod(parcel.lanes) for parcel in parcels)
+        packets, index = _merge(parts)
+        lanes = max(math.prod(packet.lanes) for packet in packets)
         expected = self._next.get(stream)
         if expected is None:
             expected = np.zeros(lanes, np.int64)
         elif len(expected) < lanes:
-            # Values that vary by `axis_index` alone have lanes where their call has none.
+            # Values that vary only by `axis_index` have lanes, even if their call has none.
             expected = np.full(lanes, expected.max(initial=0))
         self._next[stream] = expected
         if not lanes:
             return
-        due, early = next_in_order(places, expected, late)
-        if len(early.place):
-            self._early[stream] = [(parcels, early)]
-        dropped = np.array([parcel.dropped for parcel in parcels])
+        due, early = split_due(index, expected, is_complete)
+        if len(early.position):
+            self._early[stream] = [(packets, early)]
+        dropped = np.array([packet.is_dropped for packet in packets])
         if dropped.any():
-            self._count_dropped(parcels, due.only(dropped[due.parcel]), len(expected))
-            due = due.only(~dropped[due.parcel])
-        for batch in batches_of(parcels, due):
+            self._count_dropped(packets, due.select(dropped[due.packet]), len(expected))
+            due = due.select(~dropped[due.packet])
+        for batch in make_batches(packets, due):
             self.route.deliver(batch)
 
     def measure_block(self, records: int) -> int:
-        """Return how many records are to leave the program next, given that so many leave now.
+        """Return the size of the next block, given the number of records that leave now.
 
-        No more than the worker delivers soon: it may be far slower than the program.
+        It is limited to what the worker delivers soon, which may be far slower than the program.
         """
-        if self._block_started is not None:  # the first block may have waited for other programs
+        if self._block_started is not None:  # the first may have waited for other programs
             self._block_size.adapt(records, time.perf_counter() - self._block_started)
-        return self._block_size.limited(worker.job_records if worker.blocks else math.inf)
+        return self._block_size.at_most(worker.job_records if worker.blocks_when_full else math.inf)
 
     def start_block_timer(self) -> None:
-        """Measure the next block from now on: the program goes on."""
+        """Start to measure the next block, because the program continues now."""
         self._block_started = time.perf_counter()
 
     def await_program(self) -> None:
-        """Wait for the program, as far as that is possible from another thread."""
+        """Wait until the program has ended, if it returns an array to wait for."""
         self.running.wait()
         result = self.result
         if result is not None and not result.is_deleted():
             try:
                 result.block_until_ready()
-            except jax.errors.JaxRuntimeError:  # it is told to whoever uses the result
+            except jax.errors.JaxRuntimeError:  # raised again where the result is used
                 self.failed = True
-            except RuntimeError:  # pragma: no cover - it was donated meanwhile
+            except RuntimeError:  # pragma: no cover - the result was donated meanwhile
                 pass
 
-    def _count_dropped(self, parcels: Sequence[Parcel], places: Places, lanes: int) -> None:
-        for number, parcel in enumerate(parcels):
-            for site, named in enumerate(parcel.packet.sites):
-                own = places.lane[(places.parcel == number) & (places.site == site)]
+    def _count_dropped(self, packets: Sequence[Packet], index: RecordIndex, lanes: int) -> None:
+        for number, packet in enumerate(packets):
+            for at, site in enumerate(packet.schema.sites):
+                own = index.lane[(index.packet == number) & (index.site == at)]
                 total = int(np.where(own < 0, lanes, 1).sum())
                 if total:
-                    troubles.dropped(named.named(), total)
+                    delivery_errors.count_dropped(site.describe(), total)
 
-    def _is_over(self) -> bool:
+    def _is_complete(self) -> bool:
         if self._ends is None:
             return False
         return all(
@@ -170,8 +190,8 @@ class Call:
         )
 
 
-def begin(route: Takes, block_size: BlockSize | None = None) -> int:
-    """Return the number of a new call, which `started` or `forget` will be told about."""
+def begin_call(route: Route, block_size: BlockSize | None = None) -> int:
+    """Register a new call, and return its number, for `mark_started` or `forget_call`."""
     worker.start()
     watcher.start()
     number = next(_numbers) % 2**32
@@ -179,15 +199,15 @@ def begin(route: Takes, block_size: BlockSize | None = None) -> int:
     return number
 
 
-def begin_inside(route: Takes) -> int:
-    """The number of a new call that is part of a program, which runs."""
-    number = begin(route)
+def begin_nested_call(route: Route) -> int:
+    """Register a new call that is part of a running program, and return its number."""
+    number = begin_call(route)
     _calls[number].running.set()
     return number
 
 
-def started(number: int, result: Tree) -> None:
-    """Remember what the program of a call returns, to wait for it."""
+def mark_started(number: int, result: Tree) -> None:
+    """Mark the program of a call as running, with the result to wait for."""
     call = _calls.get(number)
     if call is not None:
         arrays = (x for x in jax.tree.leaves(result) if isinstance(x, jax.Array))
@@ -195,154 +215,153 @@ def started(number: int, result: Tree) -> None:
         call.running.set()
 
 
-def called(number: int) -> Call | None:
-    """The call of a number, unless nothing more will come of it."""
+def find_call(number: int) -> Call | None:
+    """Return the call with a number, unless it is complete."""
     return _calls.get(number)
 
 
-def forget(number: int) -> Call | None:
-    """Drop a call of which nothing more will come, and give it if there is one."""
+def forget_call(number: int) -> Call | None:
+    """Remove a call that will emit no more records; return it if it is known."""
     call = _calls.pop(number, None)
     if call is not None:
         call.running.set()
     return call
 
 
-def abandon(number: int) -> None:
-    """Drop a call whose program failed, and have delivered what it had said by then."""
-    call = forget(number)
+def abandon_call(number: int) -> None:
+    """Remove a call whose program failed, and deliver the records that it emitted before."""
+    call = forget_call(number)
     if call is not None:
-        worker.put(0, _end, call, waits=False)
+        worker.put(0, call.settle, waits=False)
 
 
-def receive(parcel: Parcel) -> None:
-    """Take in a parcel, on whatever thread of XLA's."""
-    number = parcel.operands[0].item(0)
+def receive_packet(packet: Packet) -> None:
+    """Queue a packet for its call, on any XLA thread."""
+    number = packet.operands[0].item(0)
     call = _calls.get(number)
-    if call is not None:  # else it is what a part of a program that runs again says again
-        emission = parcel.emission
-        _queue(number, call, parcel, emission.size, emission.records)
+    if call is not None:  # otherwise the program recomputes a part of a complete call
+        layout = packet.layout
+        _queue(number, call, packet, layout.size, layout.records)
 
 
-def receive_block(parcel: Parcel) -> int:
-    """Take in the content of a buffer, and return how many records are to fill it next."""
-    number = parcel.operands[0].item(0)
+def receive_block(packet: Packet) -> int:
+    """Queue the content of a buffer, and return the size of the next block."""
+    number = packet.operands[0].item(0)
     call = _calls.get(number)
     if call is None:
         return MAX_BLOCK_RECORDS
-    parcel = parcel.opened()
-    records = call.measure_block(parcel.pending())
-    parcel, size, real = parcel.trimmed()
+    packet = packet.unpack()
+    records = call.measure_block(packet.pending_rows())
+    packet, size, real = packet.trim()
     if real:
-        _queue(number, call, parcel, size, real)  # it may wait: that is not the program's time
+        _queue(number, call, packet, size, real)  # may wait, which is not the program's time
     call.start_block_timer()
     return records
 
 
-def _queue(number: int, call: Call, parcel: Parcel, size: int, records: int) -> None:
-    """Queue a parcel for its call; where there is no room, queue which records there were."""
-    if worker.add(size, _take_all, (number, call, parcel), records):
+def _queue(number: int, call: Call, packet: Packet, size: int, records: int) -> None:
+    """Queue a packet for its call; if the queue is full, queue only its record positions."""
+    if worker.add(size, _receive_all, (number, call, packet), records):
         return
-    if not worker.extend_last(lambda job: isinstance(job, _Dropped) and job.add(call, parcel)):
-        dropped = _Dropped(number, call)
-        dropped.add(call, parcel)
+    if not worker.extend_last(
+        lambda job: isinstance(job, _DroppedRecords) and job.add(call, packet)
+    ):
+        dropped = _DroppedRecords(number, call)
+        dropped.add(call, packet)
         worker.put(0, dropped, waits=False)
 
 
-def _take_all(arrived: collections.deque[tuple[int, Call, Parcel]]) -> None:
-    """Give each call its parcels, those of one emission stacked."""
-    of_call: dict[Call, tuple[int, list[Parcel]]] = {}
-    for number, call, parcel in arrived:
-        of_call.setdefault(call, (number, []))[1].append(parcel)
+def _receive_all(arrived: collections.deque[tuple[int, Call, Packet]]) -> None:
+    """Give each call its packets, stacking those of one emission."""
+    by_call: dict[Call, tuple[int, list[Packet]]] = {}
+    for number, call, packet in arrived:
+        by_call.setdefault(call, (number, []))[1].append(packet)
     arrived.clear()
-    for call, (number, parcels) in of_call.items():
-        attempt(_take, number, call, stack(parcels))
+    for call, (number, packets) in by_call.items():
+        attempt(_receive, number, call, stack_packets(packets))
 
 
-def _take(number: int, call: Call, parcels: Sequence[Parcel]) -> None:
-    if call.take(parcels):
-        forget(number)
+def _receive(number: int, call: Call, packets: Sequence[Packet]) -> None:
+    if call.receive(packets):
+        forget_call(number)
 
 
-class _Dropped:
-    """A job: tells a call which records there was no room for. There may be very many."""
+class _DroppedRecords:
+    """A job that tells a call the positions of dropped records. There may be very many of them."""
 
     def __init__(self, number: int, call: Call) -> None:
         self._number, self._call = number, call
-        self._parcels: list[Parcel] = []
-        self._emissions: dict[int, Emission] = {}
-        self._singles = array.array("q")  # emission, shard and place of each
+        self._parcels: list[Packet] = []
+        self._layouts: dict[int, PacketLayout] = {}
+        self._singles = array.array("q")  # layout, shard and position of packets with one record
 
-    def add(self, call: Call, parcel: Parcel) -> bool:
-        """Take in some more, if they are of the same call."""
+    def add(self, call: Call, packet: Packet) -> bool:
+        """Add the records of a packet, if it belongs to the same call."""
         if call is not self._call:
             return False
-        bare = parcel.without_values()
-        rows = None if parcel.packet.last or parcel.lanes else _single(bare)
+        bare = packet.drop_values()
+        rows = None if packet.schema.is_last or packet.lanes else _single_row(bare)
         if rows is None:
             self._parcels.append(bare)
         else:
-            self._emissions[id(parcel.emission)] = parcel.emission
-            self._singles.extend((id(parcel.emission), bare.shard() or 0, int(rows.order[0])))
+            self._layouts[id(packet.layout)] = packet.layout
+            self._singles.extend((id(packet.layout), bare.shard() or 0, int(rows.order[0])))
         return True
 
     def __call__(self) -> None:
-        for parcel in itertools.chain(self._single_parcels(), self._parcels):
-            _take(self._number, self._call, [parcel])
+        for packet in itertools.chain(self._single_parcels(), self._parcels):
+            _receive(self._number, self._call, [packet])
 
-    def _single_parcels(self) -> Iterator[Parcel]:
+    def _single_parcels(self) -> Iterator[Packet]:
         numbers = iter(self._singles)
-        for emission_id, shard, place in zip(numbers, numbers, numbers, strict=True):
-            emission = self._emissions[emission_id]
-            packet = emission.packet
-            values = [_NOTHING] * packet.sites[0].width
-            gate = np.ones(1, bool) if packet.gated[0] else None
-            rows = Rows(values, np.array([place]), gate)
-            number, owner = np.asarray(self._number), (np.zeros((), np.uint32), _NOTHING)
-            operands = packet.flat(number, np.asarray(shard), owner, [rows])
-            yield Parcel(emission, operands, is_open=True, dropped=True)
+        for layout_id, shard, position in zip(numbers, numbers, numbers, strict=True):
+            layout = self._layouts[layout_id]
+            schema = layout.schema
+            values = [_EMPTY] * schema.sites[0].num_arrays
+            gate = np.ones(1, bool) if schema.has_gate[0] else None
+            rows = SiteRows(values, np.array([position]), gate)
+            number, owner = np.asarray(self._number), (np.zeros((), np.uint32), _EMPTY)
+            operands = schema.to_operands(number, np.asarray(shard), owner, [rows])
+            yield Packet(layout, operands, is_unpacked=True, is_dropped=True)
 
 
-def _single(parcel: Parcel) -> Rows | None:
-    """Return the arrays of a parcel that is nothing but one real record."""
-    if len(parcel.packet.sites) != 1:
+def _single_row(packet: Packet) -> SiteRows | None:
+    """Return the only row of a packet that holds exactly one real record, otherwise None."""
+    if len(packet.schema.sites) != 1:
         return None
-    (rows,) = parcel.packet.rows(parcel.operands)
+    (rows,) = packet.schema.site_rows(packet.operands)
     is_real = rows.gate is None or bool(np.asarray(rows.gate).all())
     return rows if rows.order.shape == (1,) and is_real else None
 
 
-def _merge(parts: Sequence[tuple[list[Parcel], Places]]) -> tuple[list[Parcel], Places]:
-    """Return all parcels, and the records of all."""
+def _merge(parts: Sequence[tuple[list[Packet], RecordIndex]]) -> tuple[list[Packet], RecordIndex]:
+    """Return all packets that are used, and one index of all records."""
     if len(parts) == 1:
         return parts[0]
-    parcels: list[Parcel] = []
-    places = []
-    for own, each in parts:
-        used, number = np.unique(each.parcel, return_inverse=True)
-        # Records that are held arrived before all that come now.
-        arrival = each.arrival if own is parts[-1][0] else np.full(len(number), -1)
-        number = number.reshape(-1) + len(parcels)
-        places.append(each._replace(parcel=number, arrival=arrival))
-        parcels += [own[i] for i in used.tolist()]
-    return parcels, Places(*map(np.concatenate, zip(*places, strict=True)))
-
-
-def _end(call: Call) -> None:
-    call.settle()
+    packets: list[Packet] = []
+    indices = []
+    for own, index in parts:
+        used, number = np.unique(index.packet, return_inverse=True)
+        # Held records arrived before all new ones.
+        arrival = index.arrival if own is parts[-1][0] else np.full(len(number), -1)
+        number = number.reshape(-1) + len(packets)
+        indices.append(index._replace(packet=number, arrival=arrival))
+        packets += [own[i] for i in used.tolist()]
+    return packets, RecordIndex(*map(np.concatenate, zip(*indices, strict=True)))
 
 
 def _settle(before: int) -> None:
+    """Settle all calls with a smaller number, and forget those that are complete or failed."""
     for number, call in list(_calls.items()):
         if number < before and (call.settle() or call.failed):
-            forget(number)
+            forget_call(number)
 
 
 def _await_programs(deadline: float | None) -> bool:
-    """Wait for the programs that have begun, and say whether they have ended."""
+    """Wait for the programs that have begun; return False if the deadline passes before."""
     begun = list(_calls.values())
     awaited = [call for call in begun if call.running.is_set() or _will_run(call.thread)]
-    await_effects = effects_of_this_thread()
+    await_effects = make_effects_barrier()
 
     def await_all() -> None:
         await_effects()
@@ -363,8 +382,8 @@ def _await_programs(deadline: float | None) -> bool:
 
 
 def _will_run(thread: threading.Thread) -> bool:
-    """Whether what a thread is about to hand to JAX can be waited for."""
-    is_left_behind = worker.exits and thread.daemon
+    """Return whether a thread will start its program, so that it can be waited for."""
+    is_left_behind = worker.is_exiting and thread.daemon
     return thread is not threading.current_thread() and not is_left_behind
 
 
@@ -372,9 +391,9 @@ def _reset() -> None:
     _calls.clear()
 
 
-_NOTHING = np.zeros(0, bool)
+_EMPTY = np.zeros(0, bool)
 _numbers = itertools.count(1)
 _calls: dict[int, Call] = {}
-before_flush(_await_programs)
-at_termination(worker, "safe", lambda: _settle(2**32))
+register_flush_hook(_await_programs)
+run_at_termination(worker, "safe", lambda: _settle(2**32))
 os.register_at_fork(after_in_child=_reset)

@@ -1,17 +1,15 @@
-"""The primitives through which records leave a program.
+"""The primitives that connect a program to the host: emit records, open calls, ask for numbers.
 
-`emit_p` hands its operands to the host. Under `vmap` it gets lanes, not copies: one host call for
-all of them. Gates are operands and are applied on the host, so that lanes and branches that JAX
-runs without meaning it stay silent. `open_p` asks the host for the number of a call, where a tapped
-function is part of a larger program. `lanes_p` is zero, with a lane axis wherever one of its
-operands has one: it tells every emission of a call which lanes the call has. `levels_p` says, as
-data, over which levels of lanes the number of an owner varies: a `cond` whose predicate varies
-gives a lane axis to all that its branches see, so that what an emission gets there does not tell.
+`emit_p` hands its operands to the host. Under `vmap` it gets a lane axis, so that there is one host
+call for all lanes. Gates are operands and applied on the host, so that lanes and branches that JAX
+runs but does not select emit nothing. `open_p` asks the host for the number of a call, where a
+tapped function is part of a larger program. `ask_p` sends arrays to the host and returns its
+answer, one number for each lane.
 
-A question that a program asks the host: some arrays, answered with one number.
-
-Under `vmap` there is one question for all lanes, and an answer for each. It has an effect, so that
-it is asked as often as the program gets there, and asked even where nobody uses the answer.
+Two primitives carry information about lanes. `lanes_p` returns zero, with a lane axis if any of its
+operands has one: it gives every emission the lanes of its call. `levels_p` returns, as data, the
+levels of lanes over which the number of an owner varies: a `cond` with a batched predicate adds a
+lane axis to all operands of its branches, so that an emission cannot see this from its operands.
 """
 
 from __future__ import annotations
@@ -29,47 +27,95 @@ from jax.interpreters import ad, batching, mlir
 
 from logax import _compat
 from logax._compat import Array
-from logax._delivery.packet import OBJECTS, Emission, Packet, Packing, Parcel, over_all
+from logax._delivery.packet import (
+    OBJECT_OVERHEAD_BYTES,
+    Packet,
+    PacketLayout,
+    PacketSchema,
+    Packing,
+    merge_lane_axes,
+)
 from logax._log import EFFECTS
-from logax._support.arrays import lane_count, lanes_first
+from logax._support.arrays import lane_count, move_lanes_first
 
-Take = Callable[[Parcel], Any]
+Receive = Callable[[Packet], Any]
+Answer = Callable[[tuple[int, ...], Sequence[Any]], Any]
 
 
 def emit(
-    packet: Packet, lanes: Array, operands: Sequence[Array], take: Take, *, answers: bool = False
+    schema: PacketSchema,
+    lanes: Array,
+    operands: Sequence[Array],
+    receive: Receive,
+    *,
+    answers: bool = False,
 ) -> Array | None:
-    """Hand operands to `take` on the host; `lanes` comes from `lanes_of`.
+    """Call `receive` on the host with a packet of the operands.
+
+    Args:
+      schema: Meaning of the operands.
+      lanes: Lanes of the call, from `lane_marker`.
+      operands: The operands, in the order of the schema.
+      receive: Host function.
+      answers: True if the program uses the number that `receive` returns.
 
     Returns:
-      With `answers` the number that `take` returns, else None.
+      With `answers` that number, otherwise None.
     """
     flags = ((),) * len(operands)
-    operands = [_compat.replicated(x) for x in operands]  # the host wants them whole
-    params = {"packet": packet, "lanes": (), "batched": flags, "take": take, "answers": answers}
+    operands = [_compat.replicate(x) for x in operands]  # the host needs whole arrays
+    params = {
+        "schema": schema,
+        "lanes": (),
+        "batched": flags,
+        "receive": receive,
+        "answers": answers,
+    }
     results = emit_p.bind(lanes, *operands, **params)
     return results[0] if answers else None
 
 
-def opened(lanes: Array, begin: Callable[[], int]) -> Array:
-    """The number of a call, which `begin` gives on the host each time the program gets here."""
+def open_call(lanes: Array, begin: Callable[[], int]) -> Array:
+    """Return the number of a new call; `begin` runs on the host whenever the program gets here."""
     return open_p.bind(lanes, begin=begin)[0]
 
 
-def lanes_of(arrays: Sequence[Array]) -> Array:
-    """Zero, with a lane axis wherever one of these has one."""
+def lane_marker(arrays: Sequence[Array]) -> Array:
+    """Return zero, with a lane axis for every level of `vmap` that one of the arrays has."""
     return lanes_p.bind(jnp.zeros((), jnp.int32), *arrays)
 
 
-def owned(owner: Array, lanes: Array) -> tuple[Array, Array]:
-    """The number of an owner as operands of an emission with these lanes."""
+def owner_operands(owner: Array, lanes: Array) -> tuple[Array, Array]:
+    """Return the operands of a packet that hold the number of an owner."""
     return levels_p.bind(owner, lanes, number=0, varying=0), owner
 
 
-def shard_here() -> Array | None:
-    """The index of the shard, if this part of the program is traced inside a `shard_map`."""
+def current_shard() -> Array | None:
+    """Return the index of the shard if traced inside a `shard_map`, otherwise None."""
     axes = jax.sharding.get_abstract_mesh().manual_axes
     return jax.lax.axis_index(axes) if axes else None
+
+
+def ask_host(
+    answer: Answer,
+    operands: Sequence[Array],
+    prepare: Callable[[tuple[int, ...]], None] | None = None,
+) -> Array:
+    """Send arrays to the host, and return its answer: one number for each lane.
+
+    Under `vmap` there is one host call for all lanes. It is an effect, so that it happens as often
+    as the program gets here, even if the answer is not used.
+
+    Args:
+      answer: Host function of the number of lanes at each level of `vmap` and of the arrays, each
+        with all lanes as one leading axis. Returns one number for each lane.
+      operands: The arrays. The lanes are those that any of them varies over.
+      prepare: Called with the lanes on the user's thread: before the program is compiled, or,
+        outside of programs, before `answer`. It may raise.
+    """
+    operands = [_compat.replicate(jnp.asarray(x)) for x in operands]  # the host needs whole arrays
+    none = ((),) * len(operands)
+    return ask_p.bind(*operands, answer=answer, prepare=prepare, lanes=(), over=none)
 
 
 def _emit_abstract(*_: Any, answers: bool, **__: Any) -> tuple[list[Any], Any]:
@@ -78,9 +124,9 @@ def _emit_abstract(*_: Any, answers: bool, **__: Any) -> tuple[list[Any], Any]:
 
 def _emit_batch(args: Any, dims: Any, **params: Any) -> tuple[list[Any], list[Any]]:
     size = lane_count(args, dims)
-    first = 1 + params["packet"].common  # there is one call, and one shard, whatever its lanes
-    common = _any_of_each(args[:first], dims[:first])
-    operands = lanes_first(args[first:], dims[first:])
+    first = 1 + params["schema"].num_common  # all lanes share one call and one shard
+    common = _first_lanes(args[:first], dims[:first])
+    operands = move_lanes_first(args[first:], dims[first:])
     varies = [False] * (first - 1) + [d is not None for d in dims[first:]]
     params["batched"] = tuple(
         (own, *over) for own, over in zip(varies, params["batched"], strict=True)
@@ -93,48 +139,51 @@ def _emit_jvp(primals: Any, tangents: Any, **params: Any) -> tuple[list[Any], li
     return emit_p.bind(*primals, **params), []
 
 
-def _emission(avals: Sequence[Any], packing: Packing | None, params: Any) -> Emission:
-    packet, lanes = params["packet"], params["lanes"]
-    size = OBJECTS + sum(math.prod(x.shape) * np.dtype(x.dtype).itemsize for x in avals)
-    rows = sum(avals[end].shape[-1] for _, end, _ in packet.spans)
-    return Emission(packet, lanes, params["batched"], packing, size, rows * math.prod(lanes))
+def _make_layout(avals: Sequence[Any], packing: Packing | None, params: Any) -> PacketLayout:
+    schema, lanes = params["schema"], params["lanes"]
+    size = OBJECT_OVERHEAD_BYTES + sum(
+        math.prod(x.shape) * np.dtype(x.dtype).itemsize for x in avals
+    )
+    rows = sum(avals[end].shape[-1] for _, end, _ in schema.spans)
+    return PacketLayout(schema, lanes, params["batched"], packing, size, rows * math.prod(lanes))
 
 
-def _emit_lowered(context: Any, *args: Any, on_cpu: bool = False, **params: Any) -> Any:
+def _lower_emit(context: Any, *args: Any, on_cpu: bool = False, **params: Any) -> Any:
     avals = context.avals_in[1:]
     packing = Packing(avals, in_place=on_cpu)
-    packed, packed_avals = _compat.lowered(context, packing.pack, args[1:], avals)
-    emission, take, answers = _emission(avals, packing, params), params["take"], params["answers"]
+    packed, packed_avals = _compat.lower_function(context, packing.pack, args[1:], avals)
+    layout, answers = _make_layout(avals, packing, params), params["answers"]
+    receive = params["receive"]
 
     def arrive(*operands: Any) -> tuple[Any, ...]:
-        """Take in the operands, on a thread of XLA's."""
-        answer = take(Parcel(emission, operands))
+        """Receive the operands, on an XLA thread."""
+        answer = receive(Packet(layout, operands))
         return (np.int32(answer),) if answers else ()
 
-    return _compat.host_call(context, arrive, packed, packed_avals, context.avals_out)
+    return _compat.lower_host_call(context, arrive, packed, packed_avals, context.avals_out)
 
 
-def _emit_now(*args: Any, **params: Any) -> list[Any]:
-    # Outside of programs the arrays are the user's, who may give them away next.
+def _emit_eagerly(*args: Any, **params: Any) -> list[Any]:
+    # Outside of programs the arrays belong to the user, who may donate them next.
     operands = [np.asarray(x) for x in args[1:]]
-    answer = params["take"](Parcel(_emission(operands, None, params), operands))
+    answer = params["receive"](Packet(_make_layout(operands, None, params), operands))
     return [jnp.int32(answer)] if params["answers"] else []
 
 
-def _open_lowered(context: Any, lanes: Any, *, begin: Callable[[], int]) -> Any:
+def _lower_open(context: Any, lanes: Any, *, begin: Callable[[], int]) -> Any:
     def answer(_: Any) -> tuple[Any]:
         return (np.uint32(begin()),)
 
-    return _compat.host_call(context, answer, [lanes], context.avals_in, context.avals_out)
+    return _compat.lower_host_call(context, answer, [lanes], context.avals_in, context.avals_out)
 
 
 def _open_batch(args: Any, dims: Any, *, begin: Any) -> tuple[Any, list[Any]]:
-    return open_p.bind(_any_of(args[0], dims[0]), begin=begin), [None]
+    return open_p.bind(_first_lane(args[0], dims[0]), begin=begin), [None]
 
 
 def _lanes_batch(args: Any, dims: Any) -> tuple[Array, int]:
-    # An axis of a vmap further out must still show.
-    each = _any_of_each(args, dims)
+    # Bind again, so that the axes of outer vmaps are seen too.
+    each = _first_lanes(args, dims)
     return jnp.broadcast_to(lanes_p.bind(*each), (lane_count(args, dims),)), 0
 
 
@@ -144,7 +193,7 @@ def _lanes_jvp(primals: Any, tangents: Any) -> tuple[Array, Any]:
 
 
 def _levels_batch(args: Any, dims: Any, *, number: int, varying: int) -> tuple[Array, None]:
-    each = _any_of_each(args, dims)
+    each = _first_lanes(args, dims)
     varying |= (dims[0] is not None) << number
     return levels_p.bind(*each, number=number + 1, varying=varying), None
 
@@ -153,25 +202,66 @@ def _levels(*_: Any, number: int, varying: int) -> Array:
     return jnp.uint32(varying)
 
 
-def _any_of_each(args: Sequence[Any], dims: Sequence[int | None]) -> list[Array]:
-    return [x if d is None else _any_of(x, d) for x, d in zip(args, dims, strict=True)]
+def _first_lanes(args: Sequence[Any], dims: Sequence[int | None]) -> list[Array]:
+    return [x if d is None else _first_lane(x, d) for x, d in zip(args, dims, strict=True)]
 
 
-def _any_of(x: Array, axis: int) -> Array:
-    """The value of some lane; zero where there is none."""
+def _first_lane(x: Array, axis: int) -> Array:
+    """Return the value of the first lane; zero if there are no lanes."""
     if x.shape[axis] == 0:
         return jnp.zeros((), x.dtype)
     return jax.lax.index_in_dim(x, 0, axis, keepdims=False)
 
 
+def _call_answer(answer: Answer, lanes: tuple[int, ...], over: Any, *operands: Any) -> Any:
+    number = int(np.prod(lanes))
+    whole = []
+    for x, varies in zip(operands, over, strict=True):
+        x = np.asarray(x)
+        each = merge_lane_axes(x, varies, lanes) if any(varies) else x[None]
+        whole.append(np.broadcast_to(each, (number, *each.shape[1:])))
+    return np.asarray(answer(lanes, whole), np.uint32).reshape(lanes)
+
+
+def _ask_abstract(*_: Any, lanes: tuple[int, ...], **__: Any) -> tuple[Any, Any]:
+    return jax.core.ShapedArray(lanes, np.dtype(np.uint32)), EFFECTS
+
+
+def _ask_batch(args: Any, dims: Any, *, lanes: Any, over: Any, **own: Any) -> tuple[Array, int]:
+    wider = tuple((d is not None, *each) for d, each in zip(dims, over, strict=True))
+    lanes = (lane_count(args, dims), *lanes)
+    return ask_p.bind(*move_lanes_first(args, dims), lanes=lanes, over=wider, **own), 0
+
+
+def _ask_jvp(primals: Any, tangents: Any, **params: Any) -> tuple[Array, Any]:
+    number = ask_p.bind(*primals, **params)
+    return number, ad.Zero(jax.typeof(number).to_tangent_aval())
+
+
+def _ask_eagerly(*args: Any, answer: Any, prepare: Any, lanes: Any, over: Any) -> Array:
+    if prepare is not None:
+        prepare(lanes)
+    return jnp.asarray(_call_answer(answer, lanes, over, *args))
+
+
+def _lower_ask(context: Any, *args: Any, answer: Any, prepare: Any, lanes: Any, over: Any) -> Any:
+    if prepare is not None:
+        prepare(lanes)
+
+    def call(*arrays: Any) -> tuple[Any]:
+        return (_call_answer(answer, lanes, over, *arrays),)
+
+    return _compat.lower_host_call(context, call, args, context.avals_in, context.avals_out)
+
+
 emit_p = jex.Primitive("logax_emit")
 emit_p.multiple_results = True
 emit_p.def_effectful_abstract_eval(_emit_abstract)
-emit_p.def_impl(_emit_now)
+emit_p.def_impl(_emit_eagerly)
 batching.primitive_batchers[emit_p] = _emit_batch
 ad.primitive_jvps[emit_p] = _emit_jvp
-mlir.register_lowering(emit_p, _emit_lowered)
-mlir.register_lowering(emit_p, functools.partial(_emit_lowered, on_cpu=True), platform="cpu")
+mlir.register_lowering(emit_p, _lower_emit)
+mlir.register_lowering(emit_p, functools.partial(_lower_emit, on_cpu=True), platform="cpu")
 
 open_p = jex.Primitive("logax_open")
 open_p.multiple_results = True
@@ -180,7 +270,7 @@ open_p.def_effectful_abstract_eval(
 )
 open_p.def_impl(lambda lanes, begin: [jnp.uint32(begin())])
 batching.primitive_batchers[open_p] = _open_batch
-mlir.register_lowering(open_p, _open_lowered)
+mlir.register_lowering(open_p, _lower_open)
 
 lanes_p = jex.Primitive("logax_lanes")
 lanes_p.def_impl(lambda zero, *arrays: zero)
@@ -195,73 +285,9 @@ levels_p.def_abstract_eval(lambda *_, **__: jax.core.ShapedArray((), np.dtype(np
 batching.primitive_batchers[levels_p] = _levels_batch
 mlir.register_lowering(levels_p, mlir.lower_fun(_levels, multiple_results=False))
 
-
-Answer = Callable[[tuple[int, ...], Sequence[Any]], Any]
-
-
-def ask(
-    answer: Answer,
-    operands: Sequence[Array],
-    prepare: Callable[[tuple[int, ...]], None] | None = None,
-) -> Array:
-    """The number that the host gives for these arrays.
-
-    Args:
-      answer: Called on the host with how many lanes there are at each level of `vmap` and the
-        arrays, each with all lanes as one axis in front. Gives one number for each of the lanes.
-      operands: The arrays. Lanes are those that one of them varies over.
-      prepare: Called with the lanes in the user's thread: before the program is compiled, or
-        without a program, before `answer`. It may raise.
-    """
-    operands = [_compat.replicated(jnp.asarray(x)) for x in operands]  # the host wants them whole
-    none = ((),) * len(operands)
-    return ask_p.bind(*operands, answer=answer, prepare=prepare, lanes=(), over=none)
-
-
-def _answered(answer: Answer, lanes: tuple[int, ...], over: Any, *operands: Any) -> Any:
-    number = int(np.prod(lanes))
-    whole = []
-    for x, varies in zip(operands, over, strict=True):
-        x = np.asarray(x)
-        each = over_all(x, varies, lanes) if any(varies) else x[None]
-        whole.append(np.broadcast_to(each, (number, *each.shape[1:])))
-    return np.asarray(answer(lanes, whole), np.uint32).reshape(lanes)
-
-
-def _abstract(*_: Any, lanes: tuple[int, ...], **__: Any) -> tuple[Any, Any]:
-    return jax.core.ShapedArray(lanes, np.dtype(np.uint32)), EFFECTS
-
-
-def _batch(args: Any, dims: Any, *, lanes: Any, over: Any, **own: Any) -> tuple[Array, int]:
-    wider = tuple((d is not None, *each) for d, each in zip(dims, over, strict=True))
-    lanes = (lane_count(args, dims), *lanes)
-    return ask_p.bind(*lanes_first(args, dims), lanes=lanes, over=wider, **own), 0
-
-
-def _jvp(primals: Any, tangents: Any, **params: Any) -> tuple[Array, Any]:
-    number = ask_p.bind(*primals, **params)
-    return number, ad.Zero(jax.typeof(number).to_tangent_aval())
-
-
-def _now(*args: Any, answer: Any, prepare: Any, lanes: Any, over: Any) -> Array:
-    if prepare is not None:
-        prepare(lanes)
-    return jnp.asarray(_answered(answer, lanes, over, *args))
-
-
-def _lowered(context: Any, *args: Any, answer: Any, prepare: Any, lanes: Any, over: Any) -> Any:
-    if prepare is not None:
-        prepare(lanes)
-
-    def call(*arrays: Any) -> tuple[Any]:
-        return (_answered(answer, lanes, over, *arrays),)
-
-    return _compat.host_call(context, call, args, context.avals_in, context.avals_out)
-
-
 ask_p = jex.Primitive("logax_ask")
-ask_p.def_effectful_abstract_eval(_abstract)
-ask_p.def_impl(_now)
-batching.primitive_batchers[ask_p] = _batch
-ad.primitive_jvps[ask_p] = _jvp
-mlir.register_lowering(ask_p, _lowered)
+ask_p.def_effectful_abstract_eval(_ask_abstract)
+ask_p.def_impl(_ask_eagerly)
+batching.primitive_batchers[ask_p] = _ask_batch
+ad.primitive_jvps[ask_p] = _ask_jvp
+mlir.register_lowering(ask_p, _lower_ask)

@@ -1,4 +1,9 @@
-"""What went wrong where nobody could be told: kept, counted, and told to whoever asks."""
+"""Collect the errors of background threads until a call of the user can raise them.
+
+Callbacks and sinks run on worker threads, where raising would end the thread and reach no caller.
+Their errors are stored here, and `flush`, the next call of the same source, or the exit of the
+process raises them.
+"""
 
 from __future__ import annotations
 
@@ -6,80 +11,87 @@ import collections
 import threading
 from typing import Any
 
-from logax._support.forks import renew_after_fork
+from logax._support.forks import reset_after_fork
 from logax._support.messages import raise_together, warn_user, warn_without_raising
-from logax._support.redaction import without_secrets
+from logax._support.redaction import redact_error
 
 
 class DeliveryError(RuntimeError):
-    """Something failed where nobody could be told: a callback or a sink raised, say.
+    """A callback or a sink failed on a background thread.
 
-    What was raised is the `__cause__` of this.
+    The original exception is the `__cause__`.
     """
 
     __module__ = "logax"
 
 
-class Troubles:
-    """What went wrong on the thread, until somebody can be told."""
+class DeliveryErrors:
+    """Errors, warnings and dropped records that no call of the user has reported yet."""
 
-    queue_bytes = 0  # how large the queue is from which records were dropped
+    queue_bytes = 0  # size of the queue, for the warning about dropped records
 
     def __init__(self) -> None:
         self._reset()
-        renew_after_fork(self)
+        reset_after_fork(self)
 
     def _reset(self) -> None:
         self._lock = threading.Lock()
-        self._errors: dict[Any, tuple[DeliveryError, bool]] = {}  # and whether it is raised
-        self._more: collections.Counter[Any] = collections.Counter()
+        self._errors: dict[Any, tuple[DeliveryError, bool]] = {}  # by source; raise or only warn
+        self._repeated: collections.Counter[Any] = collections.Counter()
         self._dropped: collections.Counter[str] = collections.Counter()
         self._warnings: list[str] = []
 
-    def failed(
+    def add(
         self,
-        who: Any,
+        source: Any,
         error: DeliveryError,
         raises: bool = True,
         records: int = 1,
         is_final: bool = False,
     ) -> None:
-        """Keep the first error of each culprit, to raise or to warn of, and count the others.
+        """Store the first error of each source, and count the records of later ones.
 
-        A final error, which says what is lost for good, takes the place of an earlier one.
-        Credentials are taken out of it and of its causes, since it may be printed anywhere.
+        Credentials are removed from the error and its causes, since it may be printed anywhere.
+
+        Args:
+          source: Hashable object that failed, such as a route or a sink worker.
+          error: The error.
+          raises: True if the error is raised; otherwise it becomes a warning.
+          records: Number of records that the error affects.
+          is_final: True if the error states a final loss, and so replaces an earlier one.
         """
         with self._lock:
-            if who in self._errors and not is_final:
-                self._more[who] += records
+            if source in self._errors and not is_final:
+                self._repeated[source] += records
             else:
-                without_secrets(error)
-                self._errors[who] = (error, raises)
+                redact_error(error)
+                self._errors[source] = (error, raises)
 
-    def warn(self, message: str) -> None:
-        """Say this when somebody asks."""
+    def add_warning(self, message: str) -> None:
+        """Store a message to warn with."""
         with self._lock:
             self._warnings.append(message)
 
-    def dropped(self, what: str, number: int) -> None:
-        """Count records that there was no room for."""
+    def count_dropped(self, description: str, records: int) -> None:
+        """Count records that did not fit into the queue."""
         with self._lock:
-            self._dropped[what] += number
+            self._dropped[description] += records
 
-    def tell(self, who: Any = None) -> None:
-        """Raise or warn of what was kept, of one culprit or of all, and of what was dropped.
+    def raise_pending(self, source: Any = None) -> None:
+        """Raise the stored errors of one source, or of all, and warn about dropped records.
 
-        An error that is only to be warned of is never raised, even where warnings are errors.
+        An error that was stored with `raises=False` is never raised, even where warnings are
+        errors. Several errors are raised together in an `ExceptionGroup`.
         """
         if not (self._errors or self._dropped or self._warnings):
             return
         with self._lock:
-            culprits = [who] if who is not None else list(self._errors)
-            told = [self._told(each) for each in culprits if each in self._errors]
+            sources = [source] if source is not None else list(self._errors)
+            popped = [self._pop(each) for each in sources if each in self._errors]
             dropped, self._dropped = self._dropped, collections.Counter()
             messages, self._warnings = self._warnings, []
-        errors: list[BaseException] = [error for error, raises in told if raises]
-        for error in [error for error, raises in told if not raises]:
+        errors: list[BaseException] = [error for error, raises in popped if raises]
+        for error in [error for error, raises in popped if not raises]:
             warn_without_raising(" ".join([str(error), *getattr(error, "__notes__", [])]))
         if dropped:
             each = ", ".join(f"{number} of {what}" for what, number in dropped.items())
@@ -95,12 +107,12 @@ class Troubles:
                 errors.append(warning)
         raise_together("several things failed in delivery", errors)
 
-    def _told(self, who: Any) -> tuple[DeliveryError, bool]:
-        (error, raises), more = self._errors.pop(who), self._more.pop(who, 0)
-        if more:
-            records = "record" if more == 1 else "records"
-            error.add_note(f"It raised for {more} more {records} after that one.")
+    def _pop(self, source: Any) -> tuple[DeliveryError, bool]:
+        (error, raises), repeated = self._errors.pop(source), self._repeated.pop(source, 0)
+        if repeated:
+            records = "record" if repeated == 1 else "records"
+            error.add_note(f"It raised for {repeated} more {records} after that one.")
         return error, raises
 
 
-troubles = Troubles()
+delivery_errors = DeliveryErrors()

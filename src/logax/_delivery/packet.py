@@ -1,13 +1,13 @@
-"""Many small operands as one row of 32-bit words: each operand of a host call has its price.
+"""The wire format: the arrays that one emission of a program hands to the host, and their schema.
 
-Rows of the same packing can be stacked, so that the host decodes many emissions at once.
+A `PacketSchema` describes the operands of an emission. It is known while tracing and the same for
+every run; the program lays out operands by it (`to_operands`), and the host finds them again
+(`site_rows`, `stream_ends`). A `PacketLayout` is a schema after lowering: it adds the lanes and the
+packing of the operands. A `Packet` holds the arrays of one run of an emission, or of several runs
+whose records were stacked.
 
-What an emission is: what its arrays mean, and the arrays as they arrive.
-
-A `Packet` says what the operands mean. It is known while tracing, the same for every run, and both
-sides go by it: the program lays out operands (`flat`), the host finds them again (`rows`, `ends`).
-An `Emission` is a packet as it was lowered: with its lanes, and how its operands are packed. A
-`Parcel` holds the arrays of one run of an emission, or of many runs whose records were stacked.
+Each operand of a host call has a fixed cost, so `Packing` joins small operands to one row of 32-bit
+words. Rows of the same packing can be stacked, so that the host decodes many emissions at once.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from logax._compat import Array, Aval
-from logax._log_spec import ONE_ARRAY, Leaf, LogSpec
+from logax._log_spec import SINGLE_ARRAY, LeafSpec, LogSpec
 
-MAX_PACKED_BYTES = 1 << 16  # a larger operand travels by itself, since packing copies
+MAX_PACKED_BYTES = 1 << 16  # larger operands are not packed, since packing copies them
+OBJECT_OVERHEAD_BYTES = 512  # estimate of the memory of Python's objects per packet or record
 
 
 class _Slot(NamedTuple):
-    """Where an operand is in the row."""
+    """Position of an operand in the packed row."""
 
     number: int
     words: slice
@@ -38,39 +39,38 @@ class _Slot(NamedTuple):
 
 
 class Packing:
-    """Small operands as one row of words; all others by themselves.
+    """Packs small operands into one row of 32-bit words; other operands stay as they are.
 
-    The first operand is a number, and so stays the first number of what is packed.
+    The first operand is a scalar, and so stays the first number after packing.
 
     Args:
       avals: Types and shapes of the operands.
-      in_place: Whether operands are written into the row one by one, instead of joined all at once.
-        XLA does that faster on the CPU. It is also what XLA does last there, so that host calls are
-        made in the order of the program.
+      in_place: Write operands into the row one by one, instead of concatenating them. XLA does this
+        faster on the CPU, and schedules it last, so that host calls keep the order of the program.
     """
 
     def __init__(self, avals: Sequence[Aval], *, in_place: bool = False) -> None:
-        self._number, self._in_place = len(avals), in_place
+        self._num_operands, self._in_place = len(avals), in_place
         small = [i for i, aval in enumerate(avals) if _is_small(aval)]
-        self._together = small if len(small) > 1 else []
-        self._alone = [i for i in range(len(avals)) if i not in set(self._together)]
+        self._packed = small if len(small) > 1 else []
+        self._unpacked = [i for i in range(len(avals)) if i not in set(self._packed)]
         self._slots: list[_Slot] = []
         at = 0
-        for i in self._together:
+        for i in self._packed:
             words = avals[i].size * max(avals[i].dtype.itemsize // 4, 1)
             shape = tuple(avals[i].shape)
             self._slots.append(_Slot(i, slice(at, at + words), np.dtype(avals[i].dtype), shape))
             at += words
-        self._widened = [n for n, slot in enumerate(self._slots) if slot.dtype.itemsize < 4]
+        self._narrow = [n for n, slot in enumerate(self._slots) if slot.dtype.itemsize < 4]
 
     def pack(self, *operands: Array) -> list[Array]:
         """Pack operands, in the program."""
-        alone = [operands[i] for i in self._alone]
-        if not self._together:
-            return alone
-        return [self._joined([_words(operands[i]) for i in self._together]), *alone]
+        others = [operands[i] for i in self._unpacked]
+        if not self._packed:
+            return others
+        return [self._join([_as_words(operands[i]) for i in self._packed]), *others]
 
-    def _joined(self, parts: list[Array]) -> Array:
+    def _join(self, parts: list[Array]) -> Array:
         if not self._in_place:
             return jnp.concatenate(parts)
         row, at = jnp.zeros(sum(map(len, parts)), jnp.uint32), 0
@@ -80,28 +80,31 @@ class Packing:
         return row
 
     def read(self, operands: Sequence[Any]) -> list[Any]:
-        """Pack operands on the host, of arrays that can be read there, into memory of its own.
+        """Pack operands on the host into new memory, from arrays that the host can read.
 
-        Raises `TypeError` for arrays on other devices, on several, and of types beyond Python's.
+        Raises:
+          TypeError: An array is on another device or on several, or Python's buffer protocol does
+            not know its type.
         """
-        alone = [_read(operands[i]) for i in self._alone]
-        if not self._together:
-            return alone
-        parts = [operands[i] for i in self._together]
-        for i in self._widened:
-            parts[i] = _read(parts[i]).view(_unsigned(self._slots[i].dtype)).astype(np.uint32)
-        return [np.frombuffer(b"".join(parts), np.uint32), *alone]
+        others = [_copy_to_host(operands[i]) for i in self._unpacked]
+        if not self._packed:
+            return others
+        parts = [operands[i] for i in self._packed]
+        for i in self._narrow:
+            bits = _copy_to_host(parts[i]).view(_unsigned(self._slots[i].dtype))
+            parts[i] = bits.astype(np.uint32)
+        return [np.frombuffer(b"".join(parts), np.uint32), *others]
 
     def unpack(self, packed: Sequence[Any]) -> list[Any]:
-        """Return the operands, on the host; axes may be in front of all of them."""
-        result: list[Any] = [None] * self._number
+        """Return the operands, on the host. All of them may have additional leading axes."""
+        result: list[Any] = [None] * self._num_operands
         rest = packed
-        if self._together:
+        if self._packed:
             row, rest = np.asarray(packed[0]), packed[1:]
             views: dict[Any, Any] = {}
             for i, words, dtype, shape in self._slots:
                 if dtype.itemsize < 4:
-                    own = _narrowed(row[..., words], dtype)
+                    own = _narrow_words(row[..., words], dtype)
                 elif dtype.itemsize == 4:
                     if dtype not in views:
                         views[dtype] = row.view(dtype)
@@ -109,7 +112,7 @@ class Packing:
                 else:
                     own = np.ascontiguousarray(row[..., words]).view(dtype)
                 result[i] = own if len(shape) == 1 else own.reshape(row.shape[:-1] + shape)
-        for i, x in zip(self._alone, rest, strict=True):
+        for i, x in zip(self._unpacked, rest, strict=True):
             result[i] = np.asarray(x)
         return result
 
@@ -123,8 +126,8 @@ def _is_small(aval: Aval) -> bool:
     return bool(dtype == jnp.bfloat16)
 
 
-def _read(x: Any) -> Any:
-    """Copy to the host, without JAX keeping a copy: `np.asarray` holds on to the array's memory."""
+def _copy_to_host(x: Any) -> Any:
+    """Copy an array to the host. `np.asarray` would make the JAX array keep a second copy."""
     return np.ndarray(x.shape, x.dtype, b"".join([x]))
 
 
@@ -132,17 +135,17 @@ def _unsigned(dtype: Any) -> Any:
     return np.dtype(f"u{dtype.itemsize}")
 
 
-def _narrowed(words: Any, dtype: Any) -> Any:
+def _narrow_words(words: Any, dtype: Any) -> Any:
     if dtype.kind == "b":
         return words != 0
     return words.astype(_unsigned(dtype)).view(dtype)
 
 
-def _words(x: Array) -> Array:
+def _as_words(x: Array) -> Array:
     if x.dtype == bool:
         return x.astype(jnp.uint32).reshape(-1)
     size = np.dtype(x.dtype).itemsize
-    if size >= 4:  # 64-bit numbers become two words each
+    if size >= 4:  # a 64-bit number becomes two words
         return jax.lax.bitcast_convert_type(x, jnp.uint32).reshape(-1)
     bits = jax.lax.bitcast_convert_type(x, _unsigned(np.dtype(x.dtype)))
     return bits.astype(jnp.uint32).reshape(-1)
@@ -150,37 +153,37 @@ def _words(x: Array) -> Array:
 
 @dataclasses.dataclass(frozen=True)
 class Site:
-    """One `log` call of a program, as far as it is taken.
+    """One `log` call of a program, with the keys that the harvest selects.
 
     Attributes:
-      spec: What it logs.
-      total: How many records its first key has in a call, if that is known.
+      spec: Keys, steps and tags of the `log` call.
+      total: Number of records of its first key in a call, if known.
     """
 
     spec: LogSpec
     total: int | None = None
 
-    def named(self) -> str:
-        """What it logs, and where."""
+    def describe(self) -> str:
+        """Return the keys and the source line, for messages."""
         return f"{', '.join(f'`{key}`' for key in self.keys)} (logged at {self.spec.site})"
 
     @functools.cached_property
     def keys(self) -> tuple[str, ...]:
-        """What it logs."""
+        """Keys of the `log` call."""
         return tuple(entry.key for entry in self.spec.entries)
 
     @functools.cached_property
-    def plain(self) -> bool:
-        """Whether every value is one array."""
+    def is_plain(self) -> bool:
+        """True if every value is one array."""
         return all(
-            entry.structure == ONE_ARRAY and not entry.leaves[0].key_impl
+            entry.structure == SINGLE_ARRAY and not entry.leaves[0].key_impl
             for entry in self.spec.entries
         )
 
     def values(self, arrays: Sequence[Any]) -> Iterable[tuple[str, Any]]:
-        """Return the value of each key, given the arrays of some records."""
+        """Return each key with its value, given the arrays of some records."""
         # There are more arrays than keys: steps come after the values.
-        return zip(self.keys, arrays, strict=False) if self.plain else self._trees(arrays)
+        return zip(self.keys, arrays, strict=False) if self.is_plain else self._trees(arrays)
 
     def _trees(self, arrays: Sequence[Any]) -> Iterator[tuple[str, Any]]:
         at = 0
@@ -190,22 +193,22 @@ class Site:
             yield entry.key, entry.value(list(map(_value, entry.leaves, own)))
 
     @functools.cached_property
-    def width(self) -> int:
-        """How many arrays a record has: its leaves and its steps."""
+    def num_arrays(self) -> int:
+        """Number of arrays of a record: its leaves and its steps."""
         return sum(len(entry.leaves) for entry in self.spec.entries) + len(self.spec.steps)
 
 
-def _value(leaf: Leaf, x: Any) -> Any:
+def _value(leaf: LeafSpec, x: Any) -> Any:
     return jax.random.wrap_key_data(x, impl=leaf.key_impl) if leaf.key_impl else x
 
 
-OBJECTS = 512  # bytes that Python needs for the objects of a record or parcel
+class SiteRows(NamedTuple):
+    """Records of one site, as operands.
 
-
-class Rows(NamedTuple):
-    """Some records of one site: arrays with a record axis, their place in the order, which count.
-
-    `gate` is a mask of the rows, how many of the first are real, or None where all are.
+    Attributes:
+      arrays: Leaves, then steps, each with a record axis.
+      order: Position of each record in the order of the program.
+      gate: Mask of the real rows, or the number of real rows at the front; None if all are real.
     """
 
     arrays: Any
@@ -214,12 +217,12 @@ class Rows(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Stream:
-    """Records that are in one order: those outside of any `shard_map`, or of shards.
+class RecordStream:
+    """A sequence of records with one order: those outside of any `shard_map`, or those of shards.
 
     Attributes:
-      shards: How many shards there are at each level of `shard_map`, none outside.
-      total: How many records it has in one call, where that is known.
+      shards: Number of shards at each level of `shard_map`; () outside.
+      total: Number of records in one call, if known.
     """
 
     shards: tuple[int, ...] = ()
@@ -227,104 +230,108 @@ class Stream:
 
 
 @dataclasses.dataclass(frozen=True)
-class Packet:
-    """What the operands of one emission are.
+class PacketSchema:
+    """Meaning of the operands of one emission.
 
-    They come in this order: the number of the call; in a `shard_map` the index of the shard; where
-    the host is to say how many leave next, the number of rows since the last emission; where
-    records have an owner, over which levels of lanes it varies, and its number; for each site its
-    arrays, the places of its records in the order, and its gate; at the end of a call, how many
-    records each stream had.
+    The operands have this order: the number of the call; in a `shard_map` the index of the shard;
+    with `is_adaptive` the number of rows since the last emission; with `has_owner` the levels of
+    lanes over which the owner varies, and its number; for each site its arrays, the positions of
+    its records, and its gate; with `is_last` the number of records of each stream.
 
     Attributes:
       sites: The sites, in the order of their operands.
-      gated: For each site whether there is a gate.
-      stream: Which of the streams this is of.
+      has_gate: For each site, whether its operands include a gate.
+      stream: Index of the stream that the records belong to.
       streams: All streams of the program.
-      last: Whether this ends the call.
-      on_shard: Whether the whole call is on one shard of a `shard_map` around it.
-      owned: Whether there is the number of an owner.
-      adapts: Whether the operands include the number of rows since the last emission.
+      is_last: True if this emission ends the call.
+      on_shard: True if the whole call runs on one shard of a `shard_map` around it.
+      has_owner: True if the operands include the number of an owner.
+      is_adaptive: True if the operands include the number of rows since the last emission.
     """
 
     sites: tuple[Site, ...]
-    gated: tuple[bool, ...]
+    has_gate: tuple[bool, ...]
     stream: int
-    streams: tuple[Stream, ...]
-    last: bool
+    streams: tuple[RecordStream, ...]
+    is_last: bool
     on_shard: bool = False
-    owned: bool = False
-    adapts: bool = False
+    has_owner: bool = False
+    is_adaptive: bool = False
 
     @functools.cached_property
-    def sharded(self) -> bool:
-        """Whether this is of a shard."""
+    def is_sharded(self) -> bool:
+        """True if the records belong to a shard."""
         return self.on_shard or bool(self.streams[self.stream].shards)
 
     @functools.cached_property
-    def common(self) -> int:
-        """How many operands come first that are the same in all lanes."""
-        return 1 + self.sharded + self.adapts + self.owned
+    def num_common(self) -> int:
+        """Number of leading operands that are the same in all lanes."""
+        return 1 + self.is_sharded + self.is_adaptive + self.has_owner
 
-    def flat(
+    def to_operands(
         self,
         call: Any,
         shard: Any,
         owner: Sequence[Any],
-        rows: list[Rows],
+        rows: list[SiteRows],
         ends: Sequence[Any] = (),
         pending: Any = None,
     ) -> list[Any]:
-        """Return the operands; those of an owner are made by `owned`."""
-        operands = [call, shard] if self.sharded else [call]
-        operands += [pending] if self.adapts else []
-        operands += owner if self.owned else []
+        """Return the operands in order; `owner` comes from `owner_operands`."""
+        operands = [call, shard] if self.is_sharded else [call]
+        operands += [pending] if self.is_adaptive else []
+        operands += owner if self.has_owner else []
         for each in rows:
             operands += [*each.arrays, each.order]
             operands += [] if each.gate is None else [each.gate]
         return [*operands, *ends]
 
-    def rows(self, operands: Sequence[Any]) -> list[Rows]:
-        """Of such operands those of each site."""
+    def site_rows(self, operands: Sequence[Any]) -> list[SiteRows]:
+        """Return the operands of each site."""
         return [
-            Rows(operands[at:end], operands[end], operands[end + 1] if gated else None)
+            SiteRows(operands[at:end], operands[end], operands[end + 1] if gated else None)
             for at, end, gated in self.spans
         ]
 
     @functools.cached_property
     def spans(self) -> list[tuple[int, int, bool]]:
-        """For each site where its arrays begin and end, and whether a gate comes after."""
-        spans, at = [], self.common + self.owned
-        for site, gated in zip(self.sites, self.gated, strict=True):
-            spans.append((at, at + site.width, gated))
-            at += site.width + 1 + gated
+        """Start and end of the arrays of each site, and whether the site has a gate."""
+        spans, at = [], self.num_common + self.has_owner
+        for site, gated in zip(self.sites, self.has_gate, strict=True):
+            spans.append((at, at + site.num_arrays, gated))
+            at += site.num_arrays + 1 + gated
         return spans
 
-    def ends(self, operands: Sequence[Any]) -> Sequence[Any]:
-        """Of such operands how many records each stream had, at the end of a call."""
-        return operands[len(operands) - len(self.streams) :] if self.last else []
+    def stream_ends(self, operands: Sequence[Any]) -> Sequence[Any]:
+        """Return the number of records of each stream, if this ends a call."""
+        return operands[len(operands) - len(self.streams) :] if self.is_last else []
 
 
-class Owner(NamedTuple):
-    """Whose records some are: a number, for each lane where it varies over any level of them."""
+class RecordOwner(NamedTuple):
+    """Number of the run that records belong to.
+
+    Attributes:
+      number: The number; an array with one for each lane if it varies over any level of lanes.
+      over: For each level of `vmap`, whether the number varies over it.
+    """
 
     number: Any
     over: tuple[bool, ...] = ()
 
 
-class Emission(NamedTuple):
-    """A place in a lowered program that hands arrays to the host.
+class PacketLayout(NamedTuple):
+    """A schema after lowering.
 
     Attributes:
-      packet: Meaning of the operands.
+      schema: Meaning of the operands.
       lanes: Number of lanes at each level of `vmap`.
-      batched: For each operand, over which of these levels it varies.
-      packing: How the operands are packed; None if they are not.
-      size: Bytes of the arrays of one run, with what Python needs for objects.
-      records: Upper bound on the number of records of one run, of all lanes together.
+      batched: For each operand, whether it varies over each of these levels.
+      packing: Packing of the operands; None if they are not packed.
+      size: Number of bytes of one packet, with the overhead of Python's objects.
+      records: Upper bound on the number of records of one packet, of all lanes together.
     """
 
-    packet: Packet
+    schema: PacketSchema
     lanes: tuple[int, ...]
     batched: tuple[tuple[bool, ...], ...]
     packing: Packing | None
@@ -332,145 +339,152 @@ class Emission(NamedTuple):
     records: int
 
 
-class Parcel(NamedTuple):
-    """The arrays of an emission: its operands, whose first axes are lanes where they vary.
+class Packet(NamedTuple):
+    """The arrays of one run of an emission, or of several runs that were stacked.
 
     Attributes:
-      emission: Where they come from.
-      operands: The arrays, as packed; once it is `opened`, as they were.
-      is_open: Whether the operands are unpacked, with all lanes as one axis.
-      dropped: Whether its values are gone.
-      arrivals: For each run that was stacked, the number that says when it arrived.
+      layout: Layout of the operands.
+      operands: The arrays, as packed; after `unpack`, as in the program. Lanes are leading axes.
+      is_unpacked: True if the operands are unpacked, with all lanes merged into one axis.
+      is_dropped: True if its values were dropped because the queue was full.
+      arrivals: For each run that was stacked, its position in the order of arrival.
     """
 
-    emission: Emission
+    layout: PacketLayout
     operands: Sequence[Any]
-    is_open: bool = False
-    dropped: bool = False
+    is_unpacked: bool = False
+    is_dropped: bool = False
     arrivals: tuple[int, ...] = (0,)
 
     @property
-    def packet(self) -> Packet:
+    def schema(self) -> PacketSchema:
         """Meaning of the operands."""
-        return self.emission.packet
+        return self.layout.schema
 
     @property
     def lanes(self) -> tuple[int, ...]:
         """Number of lanes at each level of `vmap`."""
-        return self.emission.lanes
+        return self.layout.lanes
 
     @property
     def batched(self) -> tuple[tuple[bool, ...], ...]:
-        """For each operand, over which of the levels it varies."""
-        return self.emission.batched
+        """For each operand, whether it varies over each level of `vmap`."""
+        return self.layout.batched
 
-    def number(self) -> int:
-        """Return the number of the call: the first of all numbers, packed or not."""
+    def call_number(self) -> int:
+        """Return the number of the call, which comes first whether packed or not."""
         return int(np.asarray(self.operands[0]).item(0))
 
-    def opened(self) -> Parcel:
-        """Return the parcel with its operands as they were in the program.
+    def unpack(self) -> Packet:
+        """Return the packet with its operands as in the program.
 
-        All lanes are one axis, in front of the operands that vary over any.
+        Operands that vary over lanes have one leading axis for all lanes.
         """
-        return self if self.is_open else self._opened(self._unpacked(self.operands))
+        return self if self.is_unpacked else self._merge_lanes(self._unpack_operands(self.operands))
 
-    def _unpacked(self, operands: Sequence[Any]) -> list[Any]:
-        packing = self.emission.packing
+    def _unpack_operands(self, operands: Sequence[Any]) -> list[Any]:
+        packing = self.layout.packing
         if packing is None:
             return [np.asarray(x) for x in operands]
         return packing.unpack(operands)
 
-    def _opened(self, operands: list[Any]) -> Parcel:
+    def _merge_lanes(self, operands: list[Any]) -> Packet:
         if len(self.lanes) > 1:
             whole = [
-                x if self.dropped and x.shape == (0,) else over_all(x, over, self.lanes)
+                x if self.is_dropped and x.shape == (0,) else merge_lane_axes(x, over, self.lanes)
                 for x, over in zip(operands, self.batched, strict=True)
             ]
             operands = whole
-        return self._replace(operands=operands, is_open=True)
+        return self._replace(operands=operands, is_unpacked=True)
 
     def over_lanes(self) -> list[bool]:
-        """For each operand whether its first axes are lanes."""
+        """Return for each operand whether it varies over lanes."""
         return [any(over) for over in self.batched]
 
     def shard(self) -> int | None:
-        """Return the index of the shard that this is of."""
-        return int(self.operands[1]) if self.packet.sharded else None
+        """Return the index of the shard that emitted the packet, if any."""
+        return int(self.operands[1]) if self.schema.is_sharded else None
 
-    def pending(self) -> int:
-        """Return the number of rows since the last emission, real or not, of an opened parcel."""
-        return int(self.operands[1 + self.packet.sharded])
+    def pending_rows(self) -> int:
+        """Return the number of rows since the last emission, real or not; for unpacked packets."""
+        return int(self.operands[1 + self.schema.is_sharded])
 
-    def trimmed(self) -> tuple[Parcel, int, int]:
-        """Return the content of a buffer without the rows behind it, its bytes, and its records.
+    def trim(self) -> tuple[Packet, int, int]:
+        """Remove the unused rows of a buffer; return the packet, its bytes and its records.
 
-        For opened parcels without lanes. A buffer leaves whole, however little is in it.
+        A buffer leaves the program whole, however few rows it holds. For unpacked packets without
+        lanes.
         """
         kept, records = list(self.operands), 0
-        for at, end, _ in self.packet.spans:
+        for at, end, _ in self.schema.spans:
             number = int(kept[end + 1])
             kept[at : end + 1] = [x[:number] for x in kept[at : end + 1]]
             records += number
-        # Operands may be views of the whole of what arrived.
+        # Copy: operands may be views that keep the whole buffer alive.
         kept = [np.array(x) for x in kept]
-        return self._replace(operands=kept), OBJECTS + sum(x.nbytes for x in kept), records
+        return (
+            self._replace(operands=kept),
+            OBJECT_OVERHEAD_BYTES + sum(x.nbytes for x in kept),
+            records,
+        )
 
-    def owner(self) -> Owner | None:
-        """Return whose records these are."""
-        if not self.packet.owned:
+    def owner(self) -> RecordOwner | None:
+        """Return the run that the records belong to, if any."""
+        if not self.schema.has_owner:
             return None
-        at = self.packet.common
+        at = self.schema.num_common
         over, levels = self.batched[at], int(self.operands[at - 1])
-        inner = len(over) - 1  # the level that was first, of all
+        inner = len(over) - 1  # index of the innermost level, which is bit 0
         varies = [own and bool(levels >> (inner - i) & 1) for i, own in enumerate(over)]
-        return Owner(self.operands[at], tuple(varies))
+        return RecordOwner(self.operands[at], tuple(varies))
 
     def stream(self) -> tuple[int, int]:
-        """Return the number of its stream, and the shard inside of the call.
+        """Return the index of the stream, and the shard inside of the call.
 
-        Shards of a `shard_map` around the call have calls of their own.
+        Each shard of a `shard_map` around the call has its own call.
         """
-        number = self.packet.stream
-        return number, (self.shard() or 0) % math.prod(self.packet.streams[number].shards)
+        number = self.schema.stream
+        return number, (self.shard() or 0) % math.prod(self.schema.streams[number].shards)
 
-    def without_values(self) -> Parcel:
-        """Return what is left of it where there is no room: which records there were."""
-        kept = list(self.opened().operands)
-        for at, end, _ in self.packet.spans:
+    def drop_values(self) -> Packet:
+        """Return the packet without its values, so that its records can still be counted."""
+        kept = list(self.unpack().operands)
+        for at, end, _ in self.schema.spans:
             kept[at:end] = [np.zeros(0, bool)] * (end - at)
-        return self._replace(operands=kept, is_open=True, dropped=True)
+        return self._replace(operands=kept, is_unpacked=True, is_dropped=True)
 
 
-def stack(parcels: Sequence[Parcel]) -> list[Parcel]:
-    """Open parcels that arrived in this order, those of one emission stacked.
+def stack_packets(packets: Sequence[Packet]) -> list[Packet]:
+    """Unpack packets that arrived in this order, and stack those of one emission.
 
-    The records of parcels that are stacked follow one another. Only parcels of the same call, shard
-    and owner can be.
+    The records of stacked packets follow one another. Only packets of the same call, shard and
+    owner are stacked.
     """
-    emissions: dict[int, list[int]] = {}
-    for number, parcel in enumerate(parcels):
-        emissions.setdefault(-number if parcel.is_open else id(parcel.emission), []).append(number)
+    by_layout: dict[int, list[int]] = {}
+    for number, packet in enumerate(packets):
+        by_layout.setdefault(-number if packet.is_unpacked else id(packet.layout), []).append(
+            number
+        )
     stacked = []
-    for numbers in emissions.values():
-        first = parcels[numbers[0]]
-        if len(numbers) == 1 or first.packet.last:
-            stacked += [parcels[i].opened()._replace(arrivals=(i,)) for i in numbers]
+    for numbers in by_layout.values():
+        first = packets[numbers[0]]
+        if len(numbers) == 1 or first.schema.is_last:
+            stacked += [packets[i].unpack()._replace(arrivals=(i,)) for i in numbers]
             continue
-        columns = zip(*(parcels[i].operands for i in numbers), strict=True)
-        operands = first._unpacked([np.stack(column) for column in columns])
-        which = _different(operands[: first.packet.common + first.packet.owned])
-        if which is None:
-            stacked.append(_joined(first, operands, tuple(numbers)))
+        columns = zip(*(packets[i].operands for i in numbers), strict=True)
+        operands = first._unpack_operands([np.stack(column) for column in columns])
+        groups = _group_equal_rows(operands[: first.schema.num_common + first.schema.has_owner])
+        if groups is None:
+            stacked.append(_join_runs(first, operands, tuple(numbers)))
             continue
-        for rows in which:
+        for rows in groups:
             own = tuple(numbers[i] for i in rows)
-            stacked.append(_joined(first, [x[rows] for x in operands], own))
+            stacked.append(_join_runs(first, [x[rows] for x in operands], own))
     return stacked
 
 
-def _different(operands: Sequence[Any]) -> list[list[int]] | None:
-    """Return the rows that have the same operands, each set by itself; None if all have."""
+def _group_equal_rows(operands: Sequence[Any]) -> list[list[int]] | None:
+    """Return the indices of rows with equal operands, in groups; None if all are equal."""
     if all((x == x[:1]).all() for x in operands):
         return None
     flat = np.concatenate([x.reshape(len(x), -1).astype(np.int64) for x in operands], axis=1)
@@ -479,30 +493,30 @@ def _different(operands: Sequence[Any]) -> list[list[int]] | None:
     return [np.flatnonzero(kind == each).tolist() for each in dict.fromkeys(kind.tolist())]
 
 
-def _joined(first: Parcel, operands: list[Any], arrivals: tuple[int, ...]) -> Parcel:
-    """Return one parcel of operands that have an axis in front for the runs of the emission."""
-    packet, batched = first.packet, first.batched
+def _join_runs(first: Packet, operands: list[Any], arrivals: tuple[int, ...]) -> Packet:
+    """Return one packet from operands that have a leading axis for the runs of the emission."""
+    schema, batched = first.schema, first.batched
     joined = [x[0] for x in operands]
-    for at, end, gated in packet.spans:
+    for at, end, gated in schema.spans:
         rows = operands[end].shape[-1]
         if gated and operands[end + 1].dtype != bool:
             real = np.arange(rows) < operands[end + 1][..., None]
             operands[end + 1] = real
         for i in range(at, end + 1 + gated):
-            joined[i] = _follow(operands[i], sum(batched[i]))
-    return first._opened(joined)._replace(arrivals=arrivals)
+            joined[i] = _merge_runs_with_rows(operands[i], sum(batched[i]))
+    return first._merge_lanes(joined)._replace(arrivals=arrivals)
 
 
-def _follow(x: Any, lanes: int) -> Any:
-    """Return an array whose first axis is runs with that axis joined to its records."""
+def _merge_runs_with_rows(x: Any, lanes: int) -> Any:
+    """Merge the leading axis, which is that of runs, with the record axis behind the lane axes."""
     if lanes:
         x = np.moveaxis(x, 0, lanes)
     runs, rows = x.shape[lanes : lanes + 2]
     return x.reshape(*x.shape[:lanes], runs * rows, *x.shape[lanes + 2 :])
 
 
-def over_all(x: Any, over: Sequence[bool], lanes: Sequence[int]) -> Any:
-    """An array with all lanes as one axis in front, if it varies over any."""
+def merge_lane_axes(x: Any, over: Sequence[bool], lanes: Sequence[int]) -> Any:
+    """Return an array with all lanes as one leading axis, if it varies over any of them."""
     if not any(over):
         return x
     own = iter(x.shape)

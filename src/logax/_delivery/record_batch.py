@@ -1,4 +1,4 @@
-"""Records on the host, by column: the batches that sinks receive, and the runs they belong to."""
+"""Columnar record batches, as sinks receive them, and the runs and streams they belong to."""
 
 from __future__ import annotations
 
@@ -16,18 +16,20 @@ from logax._support.validation import warn_of_misspelling
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RunInfo:
-    """One run, as a sink knows it. Each is one object, and equal to itself only.
+    """Identity and metadata of one run, as sinks get it.
+
+    There is one object for each run; it is hashable and equal only to itself.
 
     Attributes:
-      id: Of no other run, here or elsewhere: letters, digits and `-`, so a name for a file too.
-      name: What the user called it, or the id.
-      config: The config that was given: strings, numbers, NumPy arrays, lists and dictionaries.
-      began: When, in seconds since the epoch.
-      machine: Host, process, versions.
-      group: What the runs of one `init` have in common, if they are to be grouped; else None.
-      lane: Which lane of the `vmap` around `init` it was; () elsewhere.
-      lanes: How many lanes are taken together in this run, if it is an aggregate; else None.
-      resumed: Whether a run of this id was written before, and goes on.
+      id: Unique id: letters, digits and `-`, so that it can name a file.
+      name: Name from the user, or the id.
+      config: Config from the user: strings, numbers, NumPy arrays, lists and dictionaries.
+      began: Start time, in seconds since the epoch.
+      machine: Host, process, device, and versions of Python, JAX and logax.
+      group: Name that all runs of one `init` share, with `lanes="group"`; otherwise None.
+      lane: Indices of the lane of the `vmap` around `init`; () elsewhere.
+      lanes: Number of lanes that this run aggregates, with `lanes="aggregate"`; otherwise None.
+      resumed: True if this run continues an earlier one with the same id.
     """
 
     id: str
@@ -42,7 +44,7 @@ class RunInfo:
 
     @property
     def given_name(self) -> str | None:
-        """The name; None for a resumed run that was given no name and so keeps its own."""
+        """Name to write: None for a resumed run without a new name, which keeps its old one."""
         return None if self.resumed and self.name == self.id else self.name
 
 
@@ -50,10 +52,10 @@ class KnownRuns(NamedTuple):
     """The runs of a destination that can be resumed.
 
     Attributes:
-      where: The place that holds them, for errors: a path, or "the project 'seeds'".
-      names: The name of each run by its id, the oldest first; the id of one that has no name. None
-        if the destination cannot list its runs: then it takes any id.
-      running: Ids of runs that some process is known to be still writing.
+      where: Place that holds the runs, for messages: a path, or "the project 'seeds'".
+      names: Name of each run by id, oldest first; the id of a run without a name. None if the
+        destination cannot list its runs, and so accepts any id.
+      running: Ids of runs that a process is known to write still.
     """
 
     where: str
@@ -62,12 +64,12 @@ class KnownRuns(NamedTuple):
 
 
 class Stream(NamedTuple):
-    """What one lane or shard of a run says.
+    """One sequence of records of a run: usually all of them, or those of one lane or shard.
 
     Attributes:
       run: The run.
-      lane: The indices of the lane within the run; () where the run has no lanes.
-      shard: The index of the shard, or None.
+      lane: Indices of the lane within the run; () if the run has no lanes.
+      shard: Index of the shard under `shard_map`; None elsewhere.
     """
 
     run: RunInfo
@@ -76,7 +78,13 @@ class Stream(NamedTuple):
 
 
 class RunRecord(NamedTuple):
-    """One record of one stream: its values and steps are NumPy arrays without record axis."""
+    """One record of a stream. Its values and steps are NumPy arrays without a record axis.
+
+    Attributes:
+      stream: Stream that the record belongs to.
+      values: Value of each key: an array, or a pytree of arrays.
+      steps: Step counters, by name.
+    """
 
     stream: Stream
     values: dict[str, Any]
@@ -84,7 +92,7 @@ class RunRecord(NamedTuple):
 
 
 def flat(values: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """Every array with its flat name: the key, or `key/path/to/leaf`."""
+    """Return each array with its flat name: the key, or `key/path/to/leaf`."""
     return [
         (leaf_name(key, path), leaf)
         for key, value in values.items()
@@ -94,19 +102,21 @@ def flat(values: Mapping[str, Any]) -> list[tuple[str, Any]]:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RecordBatch:
-    """Records of one `log` call, by column: every array has the shape (streams, records, ...).
+    """Records of one `log` call in columns: every array has the shape (streams, records, ...).
+
+    A sink that prefers single records iterates over `batch.records()`.
 
     Attributes:
-      streams: Whose records these are, along the first axis.
-      values: By key, a pytree of arrays. Typed PRNG keys are arrays of JAX's, all else is NumPy's.
-        A histogram is a `logax.HistogramBins`, an image a `logax.ImagePixels`.
-      steps: By name, the step of each record.
-      order: Where each record stands among all of the program, an array of integers (streams,
-        records): of two records of a stream the one with the less came first. Portions come in an
-        order that is right for every key by itself.
-      real: Which records there are, an array of booleans (streams, records); None for all.
-      site: File and line of the `log` call.
-      tags: Its tags.
+      streams: Stream of each index along the first axis.
+      values: Value of each key, a pytree of arrays. Typed PRNG keys are JAX arrays, all others are
+        NumPy arrays. A histogram is a `logax.HistogramBins`, an image a `logax.ImagePixels`.
+      steps: Step counters of the records, by name.
+      order: Position of each record among all records of the logger, integers of shape (streams,
+        records). It grows along the records of a stream, and orders records of different batches.
+        For each key, batches come in order.
+      real: Mask of the records that exist, of shape (streams, records); None if all do.
+      site: File and line of the `log` call. Several calls that log the same keys share a batch.
+      tags: Tags of the `log` call.
     """
 
     streams: tuple[Stream, ...]
@@ -121,7 +131,16 @@ class RecordBatch:
     def of(
         runs: Sequence[RunInfo], values: Mapping[str, Any], *, real: Any = None, **steps: Any
     ) -> RecordBatch:
-        """A portion with one stream for each run, from arrays (runs, records, ...)."""
+        """Return a batch with one stream per run, from arrays of shape (runs, records, ...).
+
+        For tests of sinks.
+
+        Args:
+          runs: The runs.
+          values: Value of each key.
+          real: Mask of the records that exist; None if all do.
+          **steps: Step counters of the records, by name.
+        """
         warn_of_misspelling("`RecordBatch.of`, among its steps,", steps, ("real",))
         arrays = [*jax.tree.leaves(dict(values)), *steps.values()]
         shape = np.shape(arrays[0])[:2] if arrays else (len(runs), 0)
@@ -130,16 +149,16 @@ class RecordBatch:
 
     @functools.cached_property
     def number(self) -> int:
-        """How many records there are, of all streams together."""
+        """Number of records of all streams together."""
         return int(self.order.size if self.real is None else self.real.sum())
 
     @functools.cached_property
     def leaves(self) -> dict[str, Any]:
-        """Every array by its flat name: the key, or `key/path/to/leaf`."""
+        """All arrays of `values` by flat name: the key, or `key/path/to/leaf`."""
         return dict(flat(self.values))
 
     def only(self, numbers: Sequence[int]) -> RecordBatch:
-        """Some of the streams."""
+        """Return the batch with only the streams at these indices."""
         if len(numbers) == len(self.streams):
             return self
         index = np.asarray(numbers, np.int64)
@@ -153,7 +172,7 @@ class RecordBatch:
         )
 
     def of_stream(self, number: int) -> RecordBatch:
-        """The records of one stream, of which all are real."""
+        """Return the real records of one stream, as a batch without a mask."""
         where = slice(None) if self.real is None else np.flatnonzero(self.real[number])
 
         def own(x: Any) -> Any:
@@ -169,7 +188,7 @@ class RecordBatch:
         )
 
     def records(self) -> Iterator[RunRecord]:
-        """Each record by itself: one stream after the other, each in its order."""
+        """Yield single records: one stream after the other, each in its order."""
         for number in range(len(self.streams)):
             own = self.of_stream(number)
             for row in range(own.order.shape[1]):

@@ -1,6 +1,7 @@
-"""What a callback is given: one record, as a dictionary of NumPy values.
+"""The destinations of records: the `Route` protocol, and the route to a callback.
 
-Where records go: a route takes batches of them, in order, on the thread of the worker.
+A route receives batches in the order of the program, on the worker thread. `CallbackRoute` splits
+them into single records, the dictionaries that the callbacks of `tap` and `live` get.
 """
 
 from __future__ import annotations
@@ -13,26 +14,32 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import numpy as np
 
-from logax._delivery.errors import DeliveryError, troubles
-from logax._delivery.packet import Owner, Site
+from logax._delivery.errors import DeliveryError, delivery_errors
+from logax._delivery.packet import RecordOwner, Site
 from logax._delivery.worker import worker
 from logax._support.arrays import leaf_name
-from logax._support.messages import described
+from logax._support.messages import describe_error
 
 
 class record(dict[str, Any]):  # noqa: N801 - a kind of dictionary, as `logdict` is
-    """What one execution of one `log` call said: its keys with their values.
+    """One record: the values of one execution of a `log` call, as a dictionary by key.
+
+    Callbacks of `tap` and `live` get one `record` at a time. Its values are NumPy arrays and
+    scalars, or pytrees of them. `print(record)` shows it as one line.
+
+        def callback(record):
+            print(record.step, record["loss"])
 
     Attributes:
-      steps: The step counters of the call, by name. Each is an attribute too, where its name is
-        free: `record.step`.
-      lane: Under `vmap`, the indices of this lane, outermost first; () elsewhere.
-      shard: Under `shard_map`, the index of this shard; None elsewhere.
+      steps: Step counters of the `log` call, by name. Each is also an attribute, `record.step`,
+        unless the name is one of those listed here or a method of dictionaries.
+      lane: Indices of the lane under `vmap`, outermost first; () elsewhere.
+      shard: Index of the shard under `shard_map`; None elsewhere.
       site: File and line of the `log` call.
-      tags: Its tags.
-      total: How many records there will be of its first key in this call, for each lane, where the
-        program says so; else None.
-      real: With `lanes="batch"`, which lanes the record is of, or None for all of them.
+      tags: Tags of the `log` call.
+      total: Number of records that each lane logs under its first key in this call, if the program
+        determines it; otherwise None.
+      real: With `lanes="batch"`, the mask of the lanes that logged, or None if all did.
     """
 
     __slots__ = ("lane", "real", "shard", "site", "steps", "tags", "total")
@@ -54,41 +61,41 @@ class record(dict[str, Any]):  # noqa: N801 - a kind of dictionary, as `logdict`
         )
 
     def copy(self) -> record:
-        """The same once more, with all that is known of it."""
+        """Return a shallow copy, with all attributes."""
         return copy.copy(self)
 
     def __repr__(self) -> str:
         return f"record({dict.__repr__(self)}, steps={self.steps!r}, lane={self.lane!r})"
 
     def __str__(self) -> str:
-        """One line: lane, steps, values."""
+        """Return one line with the lane, the steps and the values."""
         words = [f"lane={','.join(map(str, self.lane))}"] if self.lane else []
         words += [f"shard={self.shard}"] if self.shard is not None else []
-        words += [f"{name}={_short(step)}" for name, step in self.steps.items()]
+        words += [f"{name}={_format_value(step)}" for name, step in self.steps.items()]
         for key, value in self.items():
             leaves = jax.tree_util.tree_leaves_with_path(value)
-            words += [f"{leaf_name(key, path)}={_short(leaf)}" for path, leaf in leaves]
+            words += [f"{leaf_name(key, path)}={_format_value(leaf)}" for path, leaf in leaves]
             words += [] if leaves else [f"{key}={{}}"]
         return " ".join(words)
 
 
-_FEW = 8  # elements of an array that is shown whole
+_MAX_SHOWN_ELEMENTS = 8  # larger arrays are shown as dtype and shape
 
 
-def _short(value: Any) -> str:
-    if value.ndim == 0 and not isinstance(value, jax.Array):  # those are PRNG keys
+def _format_value(value: Any) -> str:
+    if value.ndim == 0 and not isinstance(value, jax.Array):  # JAX arrays are PRNG keys
         number = value.item()
         return f"{number:.6g}" if isinstance(number, (float, complex)) else str(number)
-    if value.size <= _FEW and not isinstance(value, jax.Array):
+    if value.size <= _MAX_SHOWN_ELEMENTS and not isinstance(value, jax.Array):
         shown = np.array2string(value, precision=6, separator=" ", max_line_width=10**6)
         return " ".join(shown.split())
     return f"{value.dtype.name}{list(value.shape)}"
 
 
-def made(
+def make_record(
     site: Site, arrays: Sequence[Any], lane: tuple[int, ...], shard: int | None, real: Any
 ) -> record:
-    """One record of a site, given its arrays: leaves, then steps."""
+    """Return one record of a site from its arrays: leaves, then steps."""
     spec = site.spec
     one = record(site.values(arrays))
     one.steps = dict(zip(spec.steps, arrays[len(arrays) - len(spec.steps) :], strict=True))
@@ -97,17 +104,17 @@ def made(
     return one
 
 
-class Batch(NamedTuple):
-    """Some records of a call, in the order of the program.
+class OrderedBatch(NamedTuple):
+    """Records in the order of the program: columns for each site, and an index into them.
 
     Attributes:
-      sites: The `log` calls that made them.
+      sites: The `log` calls.
       lanes: Number of lanes at each level of `vmap`.
-      shard: Index of the shard of a `shard_map` that this is of.
-      columns: For each site its arrays, which have a record axis, after that of lanes if any.
-      over_lanes: For each array of each site, whether lanes are its first axis.
-      order: Integers (records, 3): the site, row and lane of each; lane -1 stands for all of them.
-      owner: Whose records these are, where they have owners.
+      shard: Index of the shard under `shard_map`; None elsewhere.
+      columns: For each site its arrays, with axes for lanes (if the array varies) and records.
+      over_lanes: For each array of each site, whether its first axis is that of lanes.
+      order: Integers of shape (records, 3): site, row and lane of each record; lane -1 means all.
+      owner: Run that the records belong to, if any.
     """
 
     sites: tuple[Site, ...]
@@ -116,20 +123,26 @@ class Batch(NamedTuple):
     columns: Sequence[Sequence[Any]]
     over_lanes: Sequence[Sequence[bool]]
     order: Any
-    owner: Owner | None = None
+    owner: RecordOwner | None = None
 
 
-class Takes(Protocol):
-    """Where batches go. It must be hashable, to be told from others."""
+class Route(Protocol):
+    """A destination of batches. Its errors are stored under it, so it must be hashable."""
 
-    def deliver(self, batch: Batch) -> None:
-        """Take a batch, on the thread of the worker; nothing is raised."""
+    def deliver(self, batch: OrderedBatch) -> None:
+        """Deliver a batch, on the worker thread. Must not raise: see `delivery_errors`."""
 
 
-class Route:
-    """To a callback, one record at a time.
+class CallbackRoute:
+    """A route to a callback, which gets one record at a time.
 
-    Two routes to the same callback are equal, so that an error of one is known to the other.
+    Two routes to the same callback are equal, so that a call with one raises the errors of the
+    other.
+
+    Args:
+      callback: The callback.
+      lanes: "split" for a record for each lane; "batch" for one record of all lanes.
+      on_error: "raise" or "warn", for the errors of the callback.
     """
 
     def __init__(self, callback: Callable[[record], Any], lanes: str, on_error: str) -> None:
@@ -141,7 +154,7 @@ class Route:
 
     def __eq__(self, other: object) -> bool:
         return (
-            isinstance(other, Route)
+            isinstance(other, CallbackRoute)
             and self._key == other._key
             and (self.callback is other.callback or bool(self.callback == other.callback))
         )
@@ -149,55 +162,55 @@ class Route:
     def __hash__(self) -> int:
         return hash(self._key)
 
-    def deliver(self, batch: Batch) -> None:
-        """Call the callback with each record; what it raises is kept until somebody asks."""
+    def deliver(self, batch: OrderedBatch) -> None:
+        """Call the callback with each record, and store its errors."""
         callback, shard = self.callback, batch.shard
-        each = _whole(batch) if self.lanes == "batch" and batch.lanes else _split(batch)
+        rows = _merge_lanes(batch) if self.lanes == "batch" and batch.lanes else _split_lanes(batch)
         worker.running = ("the callback", callback)
-        for site, arrays, lane, real in each:
-            worker.done += 1
-            if worker.discards:
-                worker.discarded += 1
+        for site, arrays, lane, real in rows:
+            worker.progress += 1
+            if worker.is_discarding:
+                worker.num_discarded += 1
                 continue
             one = None
             try:
-                one = made(site, arrays, lane, shard, real)
+                one = make_record(site, arrays, lane, shard, real)
                 callback(one)
-            except BaseException as error:  # noqa: BLE001 - even an exit, which would end the thread
-                self._failed(site, one, error)
+            except BaseException as error:  # noqa: BLE001 - a SystemExit too, it would end the thread
+                self._store_error(site, one, error)
         worker.running = None
 
-    def _failed(self, site: Site, one: record | None, error: BaseException) -> None:
+    def _store_error(self, site: Site, one: record | None, error: BaseException) -> None:
         name = getattr(self.callback, "__qualname__", repr(self.callback))
         if one is None:
             message = (
-                f"A record of {site.named()} could not be made for the callback `{name}`: "
-                f"{described(error)}"
+                f"A record of {site.describe()} could not be made for the callback `{name}`: "
+                f"{describe_error(error)}"
             )
         else:
             message = (
-                f"The callback `{name}` raised {described(error)} It was given the record of "
+                f"The callback `{name}` raised {describe_error(error)} It was given the record of "
                 f"{', '.join(f'`{key}`' for key in one)} logged at {one.site} ({one})."
             )
         failure = DeliveryError(message)
         failure.__cause__ = error
-        troubles.failed(self, failure, raises=self.on_error == "raise")
+        delivery_errors.add(self, failure, raises=self.on_error == "raise")
 
 
-_One = tuple[Site, Sequence[Any], tuple[int, ...], Any]  # a site, arrays, the lane, which are real
+_RecordParts = tuple[Site, Sequence[Any], tuple[int, ...], Any]  # site, arrays, lane, real lanes
 
 
-def _split(batch: Batch) -> Iterator[_One]:
+def _split_lanes(batch: OrderedBatch) -> Iterator[_RecordParts]:
     """Yield each record of each lane."""
     sites = batch.sites
     if not batch.lanes:
-        # Scalars are taken out of an array faster all at once.
+        # It is faster to convert a whole array to a list of scalars than to index it.
         rows = [
             list(zip(*(list(x) if x.ndim == 1 else x for x in arrays), strict=True))
             for arrays in batch.columns
         ]
         for site, row, _ in batch.order.tolist():
-            # A log without leaves or steps has no arrays, and so no rows either.
+            # A log without leaves and steps has no arrays, and so no rows.
             yield sites[site], rows[site][row] if batch.columns[site] else (), (), None
         return
     numbers = list(itertools.product(*map(range, batch.lanes)))
@@ -208,8 +221,8 @@ def _split(batch: Batch) -> Iterator[_One]:
             yield sites[site], own, numbers[one], None
 
 
-def _whole(batch: Batch) -> Iterator[_One]:
-    """Yield each record of a batch with lanes, with all lanes in front of every value and step."""
+def _merge_lanes(batch: OrderedBatch) -> Iterator[_RecordParts]:
+    """Yield each record of all lanes, with axes for lanes in front of every value and step."""
     number = int(np.prod(batch.lanes))
     order = batch.order.tolist()
     together = [(site, row, None) for site, row, lane in order if lane < 0]
@@ -229,9 +242,10 @@ def _whole(batch: Batch) -> Iterator[_One]:
 def _side_by_side(
     order: Sequence[tuple[int, int, int]], number: int
 ) -> Iterator[tuple[int, Any, Any]]:
-    """Records of lanes that differ, those of one site together, with the order of each lane kept.
+    """Merge the records of lanes that log differently, keeping the order of each lane.
 
-    Gives the site, for each lane the row, and which lanes have one.
+    Yields:
+      A site, the row of each lane, and the mask of the lanes that have a row.
     """
     of_lane: list[list[tuple[int, int]]] = [[] for _ in range(number)]
     for site, row, lane in order:

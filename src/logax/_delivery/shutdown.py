@@ -1,23 +1,23 @@
-"""What happens to records when the process ends: SIGTERM, and an exit that takes long.
+"""Deliver records before SIGTERM ends the process, and report an exit that takes long or fails.
 
 **SIGTERM.** Schedulers send it some seconds before they kill a process. The handler makes all
 records that have left the program safe, closes the open runs as crashed, and then ends the process
-by SIGTERM, as it would have ended at once. It is installed by the first use of delivery on the main
-thread, and only where nobody else handles the signal.
+by SIGTERM, as the default handler would have done at once. The first use of delivery on the main
+thread installs it, if the signal has no other handler.
 
 Python runs signal handlers on the main thread between two bytecodes, and so not while that thread
 waits for a compiled program. But the C handler writes to `signal.set_wakeup_fd` at once, on any
-thread: a thread of ours reads there, and does everything. Blocking the signal and waiting for it
-(`sigwait`) would not do: the threads of XLA are there already, and subprocesses would inherit the
-mask. The program goes on meanwhile, since it may hold locks that the records need.
+thread: the watcher thread reads that pipe and does all of the work. Blocking the signal and waiting
+for it (`sigwait`) would not work: XLA's threads exist already, and subprocesses would inherit the
+mask. The program continues meanwhile, since it may hold locks that the records need.
 
-Where somebody else has the wakeup descriptor, as asyncio may have, the handler writes to ours: then
-it begins when the main thread is back in Python.
+If other code, such as asyncio, owns the wakeup descriptor, our Python handler writes to the pipe:
+then delivery begins when the main thread is back in Python.
 
-**Exit.** While an exit waits for a callback or a sink for long, the same thread says for which one.
-An error that nobody was told of makes the exit status 120, which is Python's own for a failure in
-its cleanup. Only the flush of the standard streams sets it without keeping other exit handlers from
-running: so that flush fails.
+**Exit.** If an exit waits for a callback or a sink for long, the watcher thread prints its name. An
+error that no call has raised makes the exit status 120, Python's own status for a failure in its
+cleanup. Only a failing flush of the standard streams sets this status and still lets other exit
+handlers run: so `_FailingStream` makes that flush fail.
 """
 
 from __future__ import annotations
@@ -35,25 +35,25 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from logax._delivery.errors import troubles
+from logax._delivery.errors import delivery_errors
 from logax._delivery.worker import Worker, worker
-from logax._support.forks import renew_after_fork
-from logax._support.redaction import redacted
+from logax._support.forks import reset_after_fork
+from logax._support.redaction import redact
 
-SIGTERM_SECONDS = 8.0  # a bit less than the ten of `docker stop`; others give thirty
-NOTICE_SECONDS, MAX_NOTICE_SECONDS = 5.0, 600.0  # before the first notice, and between later ones
+SIGTERM_SECONDS = 8.0  # `docker stop` kills after 10 s, most schedulers after 30 s
+NOTICE_SECONDS, MAX_NOTICE_SECONDS = 5.0, 600.0  # first and largest interval between notices
 EXIT_STATUS = 120
 
-_SIGNAL = bytes([signal.SIGTERM])  # what Python's handler in C writes
-_ASKED, _EXITS = b"\xff", b"\x00"  # what ours writes, and the exit
-_KINDS = ("safe", "close")
+# Bytes in the pipe of the watcher thread: from Python's C handler, from our handler, from the exit.
+_SIGNAL, _TERMINATE, _EXIT = bytes([signal.SIGTERM]), b"\xff", b"\x00"
+_STAGES = ("safe", "close")
 
 
 class Watcher:
-    """The thread that waits for SIGTERM and watches the exit.
+    """A thread that waits for SIGTERM, and reports an exit that takes long.
 
     Attributes:
-      seconds: Time limit of what SIGTERM has done; 0 if it is to end the process at once.
+      seconds: Time limit for delivery after SIGTERM; 0 ends the process at once.
     """
 
     def __init__(self) -> None:
@@ -62,11 +62,11 @@ class Watcher:
         self._pipe: tuple[int, int] | None = None
         self._thread: threading.Thread | None = None
         self._is_installed = self._was_tried = False
-        self._waits = 0  # exit functions that wait for records
-        renew_after_fork(self)
+        self._waits = 0  # number of exit functions that wait for records
+        reset_after_fork(self)
 
     def _reset(self) -> None:
-        """Leave the signal to the default in a process that was forked, until it delivers too."""
+        """Restore the default handler in a forked process, until that process delivers too."""
         self._remove_handler()
         pipe, self._pipe, self._thread = self._pipe, None, None
         self._lock = threading.Lock()
@@ -76,7 +76,7 @@ class Watcher:
                 os.close(fd)
 
     def start(self) -> None:
-        """Start the thread, and handle SIGTERM if nobody does; the latter on the main thread."""
+        """Start the thread; on the main thread, also handle SIGTERM if it has no handler."""
         if self._was_tried and self._thread is not None:
             return
         with self._lock:
@@ -94,7 +94,7 @@ class Watcher:
                 self._install_handler(self._pipe)  # type: ignore[arg-type]
 
     def set_seconds(self, seconds: float) -> None:
-        """Set the time limit; 0 leaves the signal to the default again."""
+        """Set the time limit; 0 restores the default handler."""
         self.seconds = seconds
         if threading.current_thread() is threading.main_thread():
             if not seconds:
@@ -105,13 +105,13 @@ class Watcher:
 
     def _install_handler(self, pipe: tuple[int, int]) -> None:
         self._was_tried = True
-        # C++ may have a handler that Python knows nothing of, as JAX's service for preemption has.
+        # Python does not know of handlers in C++, such as that of JAX's preemption service.
         unhandled = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL and not _c_handler()
         if not (self.seconds and unhandled):
             return
         try:
             signal.signal(signal.SIGTERM, self._on_signal)
-        except ValueError:  # pragma: no cover - of an interpreter that is not the main one
+        except ValueError:  # pragma: no cover - in a subinterpreter
             return
         self._is_installed = True
         other = signal.set_wakeup_fd(pipe[1], warn_on_full_buffer=False)
@@ -119,7 +119,7 @@ class Watcher:
             signal.set_wakeup_fd(other)
 
     def _remove_handler(self) -> None:
-        """Leave the signal to the default, unless somebody else handles it by now."""
+        """Restore the default handler, unless other code has replaced ours."""
         if self._is_installed and signal.getsignal(signal.SIGTERM) == self._on_signal:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
         if self._is_installed and self._pipe is not None:
@@ -129,38 +129,38 @@ class Watcher:
         self._is_installed = self._was_tried = False
 
     def _on_signal(self, number: int, frame: Any) -> None:
-        """Have the thread act: on the main thread, or called by a handler that took our place."""
-        if not self._wake(_ASKED):
+        """Wake the thread. Python calls this, or a later handler that chains to ours does."""
+        if not self._wake(_TERMINATE):
             _end_by_signal()
 
-    def _wake(self, why: bytes) -> bool:
+    def _wake(self, reason: bytes) -> bool:
         if self._pipe is None or self._thread is None or not self._thread.is_alive():
             return False
-        with contextlib.suppress(BlockingIOError):  # then it is awake
-            os.write(self._pipe[1], why)
+        with contextlib.suppress(BlockingIOError):  # the pipe is full, so the thread is awake
+            os.write(self._pipe[1], reason)
         return True
 
     @property
-    def exit_waits(self) -> bool:
-        """Whether an exit function waits for records."""
+    def is_exit_waiting(self) -> bool:
+        """True while an exit function waits for records."""
         return self._waits > 0
 
     @contextlib.contextmanager
-    def exiting(self) -> Iterator[None]:
-        """For exit functions: have the thread say what they wait for, if that takes long."""
+    def watch_exit(self) -> Iterator[None]:
+        """Have the thread report what an exit function waits for, if the block takes long."""
         self._waits += 1
-        self._wake(_EXITS)
+        self._wake(_EXIT)
         try:
             yield
         finally:
             self._waits -= 1
 
     def stop(self) -> None:
-        """Handle the signal no more: no thread of ours runs when Python has ended."""
+        """Restore the default handler, because the watcher thread ends with Python."""
         if threading.current_thread() is threading.main_thread():
             self._remove_handler()
 
-    # On the thread.
+    # On the watcher thread.
 
     def _run(self) -> None:
         pipe = self._pipe
@@ -170,35 +170,35 @@ class Watcher:
         while True:
             left = None if notice is None else max(notice - time.monotonic(), 0)
             if select.select([pipe[0]], [], [], left)[0]:
-                why = os.read(pipe[0], 256)
+                reasons = os.read(pipe[0], 256)
                 is_ours = signal.getsignal(signal.SIGTERM) == self._on_signal
-                if _ASKED in why or (_SIGNAL in why and is_ours):
+                if _TERMINATE in reasons or (_SIGNAL in reasons and is_ours):
                     _terminate(self.seconds)
-                if _EXITS in why and notice is None:
+                if _EXIT in reasons and notice is None:
                     notice = time.monotonic() + pause
             elif notice is not None:
-                if self.exit_waits:
-                    _tell_what_exit_waits_for()
+                if self.is_exit_waiting:
+                    _report_exit_wait()
                     pause = min(2 * pause, MAX_NOTICE_SECONDS)
                 notice = time.monotonic() + pause
 
 
-def drained_at_termination(other: Worker) -> None:
-    """Have SIGTERM wait until a worker has done its jobs, as long as the worker lives."""
+def drain_at_termination(other: Worker) -> None:
+    """Have SIGTERM wait until a worker has finished its jobs, as long as the worker lives."""
     _jobs[0].setdefault(other, [])
 
 
-def at_termination(on: Worker, kind: str, job: Callable[[], None]) -> None:
-    """Have a job done on a worker before SIGTERM ends the process, as long as the worker lives.
+def run_at_termination(on: Worker, stage: str, job: Callable[[], None]) -> None:
+    """Run a job on a worker before SIGTERM ends the process, as long as the worker lives.
 
     Args:
-      on: Worker that does it.
-      kind: "safe" makes records safe, and comes first; "close" closes what is open.
-      job: A function, or a method, whose object is not kept alive by this.
+      on: Worker that runs the job.
+      stage: "safe" for jobs that write records, which run first; "close" for jobs that close runs.
+      job: A function, or a bound method, whose object this does not keep alive.
     """
-    drained_at_termination(on)
-    jobs = _jobs[_KINDS.index(kind)].setdefault(on, [])
-    jobs[:] = [kept for kept in jobs if kept() is not None]
+    drain_at_termination(on)
+    jobs = _jobs[_STAGES.index(stage)].setdefault(on, [])
+    jobs[:] = [reference for reference in jobs if reference() is not None]
     jobs.append(weakref.WeakMethod(job) if hasattr(job, "__self__") else lambda: job)
 
 
@@ -206,29 +206,30 @@ def _terminate(seconds: float) -> None:
     """Make all records safe, close the runs, and end the process by SIGTERM."""
     deadline = time.monotonic() + seconds
     try:
-        reached = True
+        is_done = True
         for jobs in _jobs:
             for each in _delivery_worker_first(jobs):
-                for kept in list(jobs[each]):
-                    job = kept()
+                for reference in list(jobs[each]):
+                    job = reference()
                     if job is not None:
                         each.put(0, job, waits=False)
             for each in _delivery_worker_first(_jobs[0]):  # the first gives jobs to the others
-                reached = each.reach(deadline) and reached
-            # What the program still says came after the signal, and finds no run open.
-            worker.discards = True
-        if not reached:
-            report(f"SIGTERM ends the process after {seconds:g} s {_waiting()}, which are lost.")
+                is_done = each.drain_queued(deadline) and is_done
+            # Later records of the program came after the signal, and find no open run.
+            worker.is_discarding = True
+        if not is_done:
+            waiting = _describe_waiting()
+            report(f"SIGTERM ends the process after {seconds:g} s {waiting}, which are lost.")
         try:
-            troubles.tell()
-        except Exception as error:  # noqa: BLE001 - there is nobody to raise it to
+            delivery_errors.raise_pending()
+        except Exception as error:  # noqa: BLE001 - no caller is left to raise it to
             report_error("SIGTERM ends the process, and delivery had failed before:", error)
     finally:
         _end_by_signal()
 
 
 def _delivery_worker_first(jobs: weakref.WeakKeyDictionary[Worker, Any]) -> list[Worker]:
-    """Return the workers, with the one that gives jobs to the others first."""
+    """Return the workers, the one that gives jobs to the others first."""
     return sorted(jobs, key=lambda each: each is not worker)
 
 
@@ -240,27 +241,27 @@ def _c_handler() -> int:
 
 
 def _end_by_signal() -> None:
-    """End the process as SIGTERM does by default. `signal.signal` is for the main thread only."""
+    """End the process as SIGTERM does by default. `signal.signal` needs the main thread."""
     put = ctypes.pythonapi.PyOS_setsig
     put.argtypes, put.restype = [ctypes.c_int, ctypes.c_void_p], ctypes.c_void_p
     put(signal.SIGTERM, None)
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _tell_what_exit_waits_for() -> None:
-    if _busy():
-        report(f"the exit is {_waiting()}. Ctrl-C ends the wait, and they are lost.")
+def _report_exit_wait() -> None:
+    if _busy_workers():
+        report(f"the exit is {_describe_waiting()}. Ctrl-C ends the wait, and they are lost.")
 
 
-def _busy() -> list[Worker]:
+def _busy_workers() -> list[Worker]:
     return [each for each in _delivery_worker_first(_jobs[0]) if not each.is_done()]
 
 
-def _waiting() -> str:
-    """Say which callbacks and sinks are at work, and how many records wait for them."""
-    names = [each.running for each in _busy()]
+def _describe_waiting() -> str:
+    """Describe the callbacks and sinks that run, and the number of records that wait for them."""
+    names = [each.running for each in _busy_workers()]
     at_work = ", ".join(describe_callable(each) for each in names if each is not None)
-    records = sum(each.waiting_records for each in _busy())
+    records = sum(each.waiting_records for each in _busy_workers())
     return f"waiting for {at_work or 'records'}, with up to {records} records to deliver"
 
 
@@ -268,9 +269,9 @@ def describe_callable(running: tuple[str, Any]) -> str:
     """Return the name of a callback or a sink, with the file and line of its code."""
     kind, call = running
     inner = call
-    while hasattr(inner, "func"):  # of `functools.partial`
+    while hasattr(inner, "func"):  # `functools.partial`
         inner = inner.func
-    if not hasattr(inner, "__qualname__"):  # an object that can be called
+    if not hasattr(inner, "__qualname__"):  # a callable object
         inner = type(inner).__call__
     code = getattr(inner, "__code__", None)
     where = "" if code is None else f" ({code.co_filename}:{code.co_firstlineno})"
@@ -278,20 +279,20 @@ def describe_callable(running: tuple[str, Any]) -> str:
 
 
 def report(text: str) -> None:
-    """Print to the standard error, where nobody is left to raise to."""
+    """Print a message to the standard error, where no caller is left to raise to."""
     if sys.stderr is not None:
         with contextlib.suppress(OSError, ValueError):  # it is closed
-            sys.stderr.write(redacted(f"logax: {text}\n"))
+            sys.stderr.write(redact(f"logax: {text}\n"))
             sys.stderr.flush()
 
 
 def report_error(text: str, error: BaseException) -> None:
-    """Print this, and the error with its traceback."""
+    """Print a message, and an error with its traceback."""
     report(f"{text}\n{''.join(traceback.format_exception(error)).rstrip()}")
 
 
 class _FailingStream:
-    """The standard error, whose last flush, which Python itself makes when it exits, fails."""
+    """A wrapper of `sys.stderr` that fails when Python flushes it at the end of the exit."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
@@ -301,7 +302,7 @@ class _FailingStream:
         return getattr(self._stream, name)
 
     def flush(self) -> None:
-        """Flush; where no function of Python's calls it, fail, as a flush may."""
+        """Flush the stream; raise if the caller is the interpreter and not a Python function."""
         if self._stream is not None and not self._stream.closed:
             self._stream.flush()
         try:
@@ -311,10 +312,10 @@ class _FailingStream:
 
 
 def fail_exit() -> str:
-    """Have the process end with status 120, unless an error that was not caught ends it with 1.
+    """Make the exit status 120, unless an uncaught exception makes it 1.
 
     Returns:
-      A sentence that says so.
+      A sentence for the message that is printed, or "".
     """
     if hasattr(sys, "last_value"):
         return ""
@@ -328,4 +329,4 @@ _jobs: tuple[weakref.WeakKeyDictionary[Worker, list[Any]], ...] = (
     weakref.WeakKeyDictionary(),
 )
 watcher = Watcher()
-Worker.when_started.append(watcher.start)
+Worker.on_start.append(watcher.start)

@@ -1,8 +1,8 @@
-"""Records that leave the program in one emission, and are delivered as they arrive.
+"""Deliver records that need no reordering: one emission is all there is, or they belong to no call.
 
-They belong to no call, as those of `live`, which leave right where they are made; or they are all
-that there is of one, as those of a logger's `spool`, and it is over when they arrive
-(`receive_whole`). So there is nothing to wait for, and they are delivered in the order of arrival.
+The records of `live` belong to no call: each leaves the program right where it is logged. The
+records of a logger's `spool` are the only emission of their call, so that the call is complete when
+they arrive (`receive_whole_call`). So both are delivered in the order of arrival.
 """
 
 from __future__ import annotations
@@ -16,105 +16,105 @@ import jax.numpy as jnp
 import numpy as np
 
 from logax._compat import Array
-from logax._delivery.calls import called, forget
-from logax._delivery.emit import emit, lanes_of, owned, shard_here
-from logax._delivery.errors import troubles
-from logax._delivery.ordering import batches_of, places_of
-from logax._delivery.packet import Packet, Parcel, Rows, Site, Stream, stack
-from logax._delivery.routes import Takes
+from logax._delivery.calls import find_call, forget_call
+from logax._delivery.emit import current_shard, emit, lane_marker, owner_operands
+from logax._delivery.errors import delivery_errors
+from logax._delivery.ordering import index_records, make_batches
+from logax._delivery.packet import Packet, PacketSchema, RecordStream, Site, SiteRows, stack_packets
+from logax._delivery.routes import Route
 from logax._delivery.worker import attempt, worker
 from logax._log_spec import LogSpec
 
 
-def send(
+def send_record(
     spec: LogSpec,
     operands: Sequence[Array],
-    take: Callable[[Parcel], None],
+    receive: Callable[[Packet], None],
     gate: Array | None = None,
     owner: Array | None = None,
 ) -> None:
-    """Hand one record to `take` on the host, unless `gate` is false."""
-    rows = Rows(
+    """Send one record to `receive` on the host, unless `gate` is false."""
+    rows = SiteRows(
         [jnp.expand_dims(x, 0) for x in operands],
         jnp.zeros(1, jnp.int32),
         None if gate is None else jnp.expand_dims(gate, 0),
     )
     zero = jnp.zeros((), jnp.int32)
-    lanes = zero if owner is None else lanes_of([*operands, owner])
-    send_rows([(spec, rows)], take, zero, lanes, owner)
+    lanes = zero if owner is None else lane_marker([*operands, owner])
+    send_records([(spec, rows)], receive, zero, lanes, owner)
 
 
-def send_rows(
-    columns: Sequence[tuple[LogSpec, Rows]],
-    take: Callable[[Parcel], None],
+def send_records(
+    columns: Sequence[tuple[LogSpec, SiteRows]],
+    receive: Callable[[Packet], None],
     number: Array,
     lanes: Array,
     owner: Array | None,
 ) -> None:
-    """Hand records of several sites to `take` on the host, all at once.
+    """Send records of several sites to `receive` on the host, in one packet.
 
     Args:
-      columns: What each site logs, and its arrays.
-      take: Takes the parcel.
-      number: Of the call that they are of, or zero.
-      lanes: What has a lane axis wherever one of them may have (`lanes_of`).
-      owner: The number of their owner, if they have one.
+      columns: The specification and the rows of each site.
+      receive: Host function.
+      number: Number of the call, or zero.
+      lanes: Lanes of the call, from `lane_marker`.
+      owner: Number of the run that the records belong to, if any.
     """
     worker.start()
-    shard = shard_here()
-    packet = Packet(
+    shard = current_shard()
+    schema = PacketSchema(
         tuple(Site(spec) for spec, _ in columns),
         tuple(rows.gate is not None for _, rows in columns),
         0,
-        (Stream(),),
-        last=False,
+        (RecordStream(),),
+        is_last=False,
         on_shard=shard is not None,
-        owned=owner is not None,
+        has_owner=owner is not None,
     )
-    owners = () if owner is None else owned(owner, lanes)
-    operands = packet.flat(number, shard, owners, [rows for _, rows in columns])
-    emit(packet, lanes, operands, take)
+    owners = () if owner is None else owner_operands(owner, lanes)
+    operands = schema.to_operands(number, shard, owners, [rows for _, rows in columns])
+    emit(schema, lanes, operands, receive)
 
 
-def receive_whole(parcel: Parcel) -> None:
-    """Take in a parcel that is all there is of its call, on whatever thread of XLA's."""
-    number = parcel.number()
-    call = called(number)
+def receive_whole_call(packet: Packet) -> None:
+    """Queue the only packet of a call, on any XLA thread."""
+    number = packet.call_number()
+    call = find_call(number)
     if call is not None:
-        deliver_soon(parcel, call.route)
-        forget(number)  # not before they are queued: a `flush` waits for calls and for the queue
+        queue_packet(packet, call.route)
+        forget_call(number)  # after queueing: a `flush` waits for calls, then for the queue
 
 
-def deliver_soon(parcel: Parcel, route: Takes) -> None:
-    """Have the records of a parcel delivered on the thread of the worker.
+def queue_packet(packet: Packet, route: Route) -> None:
+    """Queue a packet for delivery on the worker thread.
 
-    Parcels that arrive in a row for the same route, not only an equal one, are delivered together.
+    Consecutive packets for the same route object are delivered together.
     """
-    emission = parcel.emission
-    if not worker.add(emission.size, _deliver_all, (route, parcel), emission.records):
-        _count_dropped(parcel.without_values())
+    layout = packet.layout
+    if not worker.add(layout.size, _deliver_all, (route, packet), layout.records):
+        _count_dropped(packet.drop_values())
 
 
-def _count_dropped(parcel: Parcel) -> None:
-    places = places_of([parcel])
-    for number, site in enumerate(parcel.packet.sites):
-        own = places.lane[places.site == number]
-        total = int(np.where(own < 0, math.prod(parcel.lanes), 1).sum())
+def _count_dropped(packet: Packet) -> None:
+    index = index_records([packet])
+    for number, site in enumerate(packet.schema.sites):
+        own = index.lane[index.site == number]
+        total = int(np.where(own < 0, math.prod(packet.lanes), 1).sum())
         if total:
-            troubles.dropped(site.named(), total)
+            delivery_errors.count_dropped(site.describe(), total)
 
 
-def _deliver_all(arrived: collections.deque[tuple[Takes, Parcel]]) -> None:
-    for _, stretch in itertools.groupby(arrived, key=lambda each: id(each[0])):
-        taken = list(stretch)
-        attempt(_deliver, taken[0][0], [parcel for _, parcel in taken])
+def _deliver_all(arrived: collections.deque[tuple[Route, Packet]]) -> None:
+    for _, group in itertools.groupby(arrived, key=lambda each: id(each[0])):
+        same_route = list(group)
+        attempt(_deliver, same_route[0][0], [packet for _, packet in same_route])
     arrived.clear()
 
 
-def _deliver(route: Takes, parcels: Sequence[Parcel]) -> None:
-    """Deliver the records of some parcels in the order in which these arrived."""
-    stacked = stack(parcels)
-    places = places_of(stacked)
-    in_order = places.only(np.lexsort((places.lane, places.place, places.arrival)))
-    for batch in batches_of(stacked, in_order):
+def _deliver(route: Route, packets: Sequence[Packet]) -> None:
+    """Deliver the records of packets in the order of arrival."""
+    stacked = stack_packets(packets)
+    index = index_records(stacked)
+    in_order = index.select(np.lexsort((index.lane, index.position, index.arrival)))
+    for batch in make_batches(stacked, in_order):
         route.deliver(batch)

@@ -1,25 +1,22 @@
-"""Harvests: the walker over a program, its rules, and what is done with the logs it finds.
+"""Harvests: walk a program and collect, stream or drop its logs.
 
-| file | what it holds |
+| file | contents |
 | --- | --- |
-| `harvest` | what a harvest is, the table of rules, the frames that records go to |
-| `walker` | the walk |
-| `calls`, `control`, `custom`, `shards` | the rules, one for each primitive |
-| `differentiation` | how often a log runs where JAX differentiates the program |
-| `unvmap` | what a lane alone would decide, where a library decides for all lanes |
-| `lanes` | primitives that keep loops and branches exact where JAX batches them |
-| `census` | what a program logs, and how often, before it runs |
-| `groups` | keys that are always logged together |
-| `blocks`, `storage`, `buffer` | records on their way out; where they wait inside the program |
-| `choice`, `findings` | which logs a harvest takes, and what it says of those it does not find |
-| `call`, `arguments`, `programs`, `references` | how a harvested function is called and kept |
-| `tracing`, `results` | how it is traced and harvested, and what it returns |
 | `spool`, `tap`, `live`, `nolog` | the harvests that users call |
-| `streaming`, `planning` | the harvest of `tap`, and what it settles before the program runs |
-| `sending` | the harvest of a logger's `spool` |
+| `harvest` | the base class of harvests, the table of rules, the frames that collect records |
+| `walker` | the interpreter that runs a jaxpr again and passes its logs to a harvest |
+| `rules` | one rule per primitive that can contain a log |
+| `unvmap` | predicates that a library reduces over lanes, computed for one lane |
+| `census` | the keys that a program logs, their counts and shapes, before it runs |
+| `blocks`, `stores` | records inside the program: as results, or in state of constant size |
+| `selection` | selection of logs by name and tag, and warnings about what it misses |
+| `streaming`, `stream_plan` | the harvest behind `tap`, and its plan: buffers and streams |
+| `call`, `arguments`, `program_cache` | calls, static arguments and compiled programs |
+| `tracing` | tracing of a function for a harvest |
+| `nnx` | arguments with reference semantics: flax nnx objects |
 """
 
-# A rule is in the table once its module is imported.
+# The import of a module registers its rules.
 from logax._harvest.rules import calls, control_flow, custom_derivatives, shard_map
 
 __all__ = ["calls", "control_flow", "custom_derivatives", "shard_map"]

@@ -1,9 +1,9 @@
-"""The census: which keys a program logs, how often, and what their records look like.
+"""Census: the keys that a program logs, their counts, and the types of their records.
 
-A `Tally` is what is known of one key before the program runs. Tallies of parts are combined as the
-program combines the parts: one after the other (`then`), many times (`times`), one of several
-(`either`), nobody knows how often (`unbounded`), on every shard (`on_shards`). Sites that log the
-same key must agree; where they do not, the error shows both.
+A `Tally` describes the records of one key before the program runs. Tallies of parts are combined as
+the program combines the parts: in sequence (`census_of_sequence`), as branches
+(`census_of_branches`), repeated (`times`), repeated without a bound (`unbounded`), or on every
+shard (`over_shards`). If two sites log the same key with incompatible types, the error shows both.
 """
 
 from __future__ import annotations
@@ -17,38 +17,38 @@ import jax.numpy as jnp
 import numpy as np
 
 from logax._compat import Aval, varying_axes
-from logax._log_spec import Entry, LogSpec
+from logax._log_spec import KeySpec, LogSpec
 
 Census = dict[str, "Tally"]
 
-MAX_SHORT_LOOP_RECORDS = 8  # a shorter loop in a loop is no place for records to leave
+MAX_SHORT_LOOP_RECORDS = 8  # records do not leave inside a shorter inner loop
 
 
 @dataclasses.dataclass(frozen=True)
 class Tally:
-    """What is known of the records of one key.
+    """Description of the records of one key.
 
     Attributes:
-      entry: Its structure and leaves.
+      entry: Structure and leaves of the logged value.
       leaves: Shape and dtype of each leaf of one record.
       steps: Shape and dtype of each step, by name.
-      sites: Where it is logged: file and line of each call.
-      most: The greatest number of records, or None where nothing bounds it.
-      exact: Whether there are always that many.
-      varying: Mesh axes over which values, or whether they are logged, differ between shards.
-      count_varying: Those of them over which whether they are logged differs.
-      shards: Sizes of the shard axes in front of each value, one for each `shard_map` around it.
-      in_loop: Whether some of them are logged in a loop.
-      has_long_loop: Whether a loop logs more than `MAX_SHORT_LOOP_RECORDS` of them.
+      sites: File and line of each `log` call.
+      max_records: Maximum number of records; None if it is unbounded.
+      is_exact: True if the number of records is always `max_records`.
+      varying: Mesh axes over which values, or their presence, differ between shards.
+      count_varying: The axes of `varying` over which the number of records differs.
+      shards: Sizes of the shard axes in front of each value, one per `shard_map` around the log.
       logs: Every log that has the key.
+      in_loop: True if a loop logs some of the records.
+      has_long_loop: True if a loop logs more than `MAX_SHORT_LOOP_RECORDS` records.
     """
 
-    entry: Entry
+    entry: KeySpec
     leaves: tuple[jax.ShapeDtypeStruct, ...]
     steps: dict[str, jax.ShapeDtypeStruct]
     sites: tuple[str, ...]
-    most: int | None = 1
-    exact: bool = True
+    max_records: int | None = 1
+    is_exact: bool = True
     varying: frozenset[str] = frozenset()
     count_varying: frozenset[str] = frozenset()
     shards: tuple[int, ...] = ()
@@ -57,62 +57,66 @@ class Tally:
     has_long_loop: bool = False
 
     def times(self, number: int) -> Tally:
-        """The records of `number` executions."""
-        most = None if self.most is None else self.most * number
+        """Return the tally of `number` executions."""
+        most = None if self.max_records is None else self.max_records * number
         has_long_loop = self.has_long_loop or most is None or most > MAX_SHORT_LOOP_RECORDS
-        return dataclasses.replace(self, most=most, in_loop=True, has_long_loop=has_long_loop)
+        return dataclasses.replace(
+            self, max_records=most, in_loop=True, has_long_loop=has_long_loop
+        )
 
     def unbounded(self) -> Tally:
-        """The records of a loop that runs nobody knows how often."""
-        return dataclasses.replace(self, most=None, exact=False, in_loop=True, has_long_loop=True)
+        """Return the tally of a loop with an unknown number of iterations."""
+        return dataclasses.replace(
+            self, max_records=None, is_exact=False, in_loop=True, has_long_loop=True
+        )
 
-    def maybe(self, varying: frozenset[str] = frozenset()) -> Tally:
-        """The records of something that may not run."""
+    def conditional(self, varying: frozenset[str] = frozenset()) -> Tally:
+        """Return the tally of a part that may not run."""
         return dataclasses.replace(
             self,
-            exact=False,
+            is_exact=False,
             varying=self.varying | varying,
             count_varying=self.count_varying | varying,
         )
 
-    def on_shards(self, axes: frozenset[str], number: int) -> Tally:
-        """The records of a program that every shard runs: a shard axis in front of each value."""
+    def over_shards(self, axes: frozenset[str], number: int) -> Tally:
+        """Return the tally of a part that every shard runs: values get a leading shard axis."""
 
-        def widened(like: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+        def add_axis(like: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
             return jax.ShapeDtypeStruct((number, *like.shape), like.dtype)
 
         return dataclasses.replace(
             self,
-            leaves=tuple(map(widened, self.leaves)),
-            steps={name: widened(like) for name, like in self.steps.items()},
+            leaves=tuple(map(add_axis, self.leaves)),
+            steps={name: add_axis(like) for name, like in self.steps.items()},
             varying=self.varying - axes,
             count_varying=self.count_varying - axes,
             shards=(number, *self.shards),
         )
 
-    def on_one_shard(self) -> Tally:
-        """What `on_shards` was made of, as far as shapes go."""
+    def per_shard(self) -> Tally:
+        """Return the tally without its outermost shard axis, as on one shard."""
 
-        def narrowed(like: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+        def remove_axis(like: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
             return jax.ShapeDtypeStruct(like.shape[1:], like.dtype)
 
         return dataclasses.replace(
             self,
-            leaves=tuple(map(narrowed, self.leaves)),
-            steps={name: narrowed(like) for name, like in self.steps.items()},
+            leaves=tuple(map(remove_axis, self.leaves)),
+            steps={name: remove_axis(like) for name, like in self.steps.items()},
             shards=self.shards[1:],
         )
 
-    def on_no_shards(self) -> Tally:
-        """What any number of `on_shards` was made of, as far as shapes go."""
-        return self.on_one_shard().on_no_shards() if self.shards else self
+    def without_shards(self) -> Tally:
+        """Return the tally without any shard axis."""
+        return self.per_shard().without_shards() if self.shards else self
 
 
-def of_log(entries: Iterable[Entry], spec: LogSpec, avals: list[Aval]) -> Census:
-    """The census of one `log`, given its chosen entries and the types of their operands."""
+def census_of_entries(entries: Iterable[KeySpec], spec: LogSpec, avals: list[Aval]) -> Census:
+    """Return the census of one `log`, given its selected entries and the operand types."""
     census: Census = {}
     at = 0
-    steps = dict(zip(spec.steps, map(_like, avals[len(avals) - len(spec.steps) :]), strict=True))
+    steps = dict(zip(spec.steps, map(_type_of, avals[len(avals) - len(spec.steps) :]), strict=True))
     axes = frozenset().union(*map(varying_axes, avals)) if avals else frozenset()
     for entry in entries:
         for leaf, aval in zip(entry.leaves, avals[at:], strict=False):
@@ -121,64 +125,75 @@ def of_log(entries: Iterable[Entry], spec: LogSpec, avals: list[Aval]) -> Census
                     f"`{leaf.name}`, logged at {spec.site}, is {aval.dtype.name}, and outside of "
                     "the log JAX keeps 32 bits. Set `jax_enable_x64` for the whole program."
                 )
-        leaves = tuple(map(_like, avals[at : at + len(entry.leaves)]))
+        leaves = tuple(map(_type_of, avals[at : at + len(entry.leaves)]))
         at += len(entry.leaves)
         tally = Tally(entry, leaves, steps, (spec.site,), varying=axes, logs=frozenset([spec]))
-        census = then(census, {entry.key: tally})
+        census = census_of_sequence(census, {entry.key: tally})
     return census
 
 
-def then(first: Census, second: Census) -> Census:
-    """The census of two parts that run one after the other."""
-    joined = dict(first)
+def census_of_sequence(first: Census, second: Census) -> Census:
+    """Return the census of two parts that run one after the other."""
+    combined = dict(first)
     for key, tally in second.items():
         if key in first:
-            one, two = _agreed(first[key], tally)
-            most = None if one.most is None or two.most is None else one.most + two.most
-            tally = dataclasses.replace(one, most=most, exact=one.exact and two.exact)
-        joined[key] = tally
-    return joined
+            one, two = _unify_tallies(first[key], tally)
+            most = (
+                None
+                if one.max_records is None or two.max_records is None
+                else one.max_records + two.max_records
+            )
+            tally = dataclasses.replace(
+                one, max_records=most, is_exact=one.is_exact and two.is_exact
+            )
+        combined[key] = tally
+    return combined
 
 
-def either(branches: list[Census], varying: frozenset[str]) -> Census:
-    """The census of several parts of which one runs; `varying` is that of the choice."""
-    joined: Census = {}
+def census_of_branches(branches: list[Census], varying: frozenset[str]) -> Census:
+    """Return the census of parts of which one runs; `varying` are the axes of the predicate."""
+    combined: Census = {}
     for key in dict.fromkeys(key for branch in branches for key in branch):
         present = [branch[key] for branch in branches if key in branch]
         tally = present[0]
         for other in present[1:]:
-            one, two = _agreed(tally, other)
-            most = None if one.most is None or two.most is None else max(one.most, two.most)
-            same = one.exact and two.exact and one.most == two.most
-            tally = dataclasses.replace(one, most=most, exact=same)
+            one, two = _unify_tallies(tally, other)
+            most = (
+                None
+                if one.max_records is None or two.max_records is None
+                else max(one.max_records, two.max_records)
+            )
+            same = one.is_exact and two.is_exact and one.max_records == two.max_records
+            tally = dataclasses.replace(one, max_records=most, is_exact=same)
         everywhere = len(present) == len(branches)
-        joined[key] = tally if everywhere and tally.exact else tally.maybe(varying)
-    return joined
+        combined[key] = tally if everywhere and tally.is_exact else tally.conditional(varying)
+    return combined
 
 
-def same_records(one: Census, two: Census) -> bool:
-    """Whether two programs log the same: the same keys, at the same sites, as often."""
+def have_same_records(one: Census, two: Census) -> bool:
+    """Return whether two programs log the same: the same keys, at the same sites, as often."""
     if one.keys() != two.keys():
         return False
 
     def facts(tally: Tally) -> tuple[Any, ...]:
         likes = [(like.shape, like.dtype) for like in tally.leaves]
-        return likes, sorted(tally.steps), sorted(tally.sites), tally.most, tally.exact
+        return likes, sorted(tally.steps), sorted(tally.sites), tally.max_records, tally.is_exact
 
     return all(facts(one[key]) == facts(two[key]) for key in one)
 
 
-def _like(aval: Aval) -> jax.ShapeDtypeStruct:
+def _type_of(aval: Aval) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype)
 
 
-def _agreed(one: Tally, two: Tally) -> tuple[Tally, Tally]:
-    """Both tallies with the structure, dtypes, steps and sites that hold for both."""
+def _unify_tallies(one: Tally, two: Tally) -> tuple[Tally, Tally]:
+    """Return both tallies with common dtypes, steps and sites; raise if they are incompatible."""
     key, sites = one.entry.key, one.sites + tuple(s for s in two.sites if s not in one.sites)
     if one.entry.structure != two.entry.structure or one.entry.leaves != two.entry.leaves:
         raise TypeError(
-            f"`{key}` is logged with different structures: {_structure(one)} at {one.sites[0]} and "
-            f"{_structure(two)} at {two.sites[0]}. Log them under different keys."
+            f"`{key}` is logged with different structures: {_structure_text(one)} at "
+            f"{one.sites[0]} and {_structure_text(two)} at {two.sites[0]}. Log them under "
+            "different keys."
         )
     if one.shards != two.shards:
         raise TypeError(
@@ -186,15 +201,15 @@ def _agreed(one: Tally, two: Tally) -> tuple[Tally, Tally]:
             f"{two.sites[0]}, or the other way round. Log them under different keys."
         )
     pairs = zip(one.entry.leaves, one.leaves, two.leaves, strict=True)
-    leaves = tuple(_joined(f"`{leaf.name}`", a, b, one, two) for leaf, a, b in pairs)
+    leaves = tuple(_unify_types(f"`{leaf.name}`", a, b, one, two) for leaf, a, b in pairs)
     both = {**one.steps, **two.steps}
-    steps = {name: both[name] for name in _in_order(list(one.steps), list(two.steps))}
+    steps = {name: both[name] for name in _merge_names(list(one.steps), list(two.steps))}
     for name in one.steps.keys() & two.steps.keys():
-        steps[name] = _joined(
+        steps[name] = _unify_types(
             f"the step `{name}` of {key}", one.steps[name], two.steps[name], one, two
         )
 
-    def agreed(tally: Tally) -> Tally:
+    def unify(tally: Tally) -> Tally:
         return dataclasses.replace(
             tally,
             leaves=leaves,
@@ -207,11 +222,11 @@ def _agreed(one: Tally, two: Tally) -> tuple[Tally, Tally]:
             has_long_loop=one.has_long_loop or two.has_long_loop,
         )
 
-    return agreed(one), agreed(two)
+    return unify(one), unify(two)
 
 
-def _in_order(one: list[str], two: list[str]) -> list[str]:
-    """The names of both, each in its own order where the two orders do not contradict."""
+def _merge_names(one: list[str], two: list[str]) -> list[str]:
+    """Return the names of both lists, in an order that agrees with both if that is possible."""
     names = list(one)
     at = len(names)
     for name in reversed(two):
@@ -222,10 +237,10 @@ def _in_order(one: list[str], two: list[str]) -> list[str]:
     return names
 
 
-def _joined(
+def _unify_types(
     name: str, one: jax.ShapeDtypeStruct, two: jax.ShapeDtypeStruct, first: Tally, second: Tally
 ) -> jax.ShapeDtypeStruct:
-    where = f"{_text(one)} at {first.sites[0]} and {_text(two)} at {second.sites[0]}"
+    where = f"{_type_text(one)} at {first.sites[0]} and {_type_text(two)} at {second.sites[0]}"
     if one.shape != two.shape:
         if first.sites[0] == second.sites[0]:
             advice = (
@@ -244,18 +259,18 @@ def _joined(
         return one
     try:
         dtype = jnp.promote_types(one.dtype, two.dtype)
-    except ValueError:  # JAX joins the narrowest floats and integers with no others
+    except ValueError:  # JAX promotes the narrowest floats and integers with no others
         dtype = None
-    if dtype is None or not (_holds(dtype, one.dtype) and _holds(dtype, two.dtype)):
+    if dtype is None or not (_can_represent(dtype, one.dtype) and _can_represent(dtype, two.dtype)):
         raise TypeError(
-            f"{name} is logged with dtypes that cannot be joined without loss: {where}. Convert "
+            f"{name} is logged with dtypes that cannot be combined without loss: {where}. Convert "
             "one of them where it is logged."
         )
     return jax.ShapeDtypeStruct(one.shape, dtype)
 
 
-def _holds(wide: Any, narrow: Any) -> bool:
-    """Whether every value of `narrow` has its exact like in `wide`, and a boolean stays one."""
+def _can_represent(wide: Any, narrow: Any) -> bool:
+    """Return whether `wide` holds every value of `narrow` exactly; booleans must stay booleans."""
     if wide == narrow:
         return True
     if narrow == np.bool_:
@@ -277,12 +292,12 @@ def _holds(wide: Any, narrow: Any) -> bool:
     )
 
 
-def _text(like: jax.ShapeDtypeStruct) -> str:
+def _type_text(like: jax.ShapeDtypeStruct) -> str:
     return f"{like.dtype.name}{list(like.shape)}"
 
 
-def _structure(tally: Tally) -> str:
-    """The structure in one word: its leaves in their places, PRNG keys as such."""
+def _structure_text(tally: Tally) -> str:
+    """Return the structure as text: `*` for each leaf, `key` for each PRNG key."""
     entry = tally.entry
     kinds = ["key" if leaf.key_impl else "*" for leaf in entry.leaves]
     if entry.structure.num_leaves != len(kinds):

@@ -1,17 +1,19 @@
-"""What a harvest is: what it does with a log, and the frames that records go to.
+"""Base classes of a harvest: its treatment of logs, the frames of a walk, the table of rules.
 
-A harvest (`spool`, `tap`, `nolog`, ...) subclasses `Harvest`. It must say what a log amounts to
-before the program runs (`census_of_log`) and what becomes of it (`on_log`); all else has an answer
-that is right for harvests whose records stay in the program. Those that stream say in addition
-where records leave, and what waits for that.
+A harvest (`spool`, `tap`, `nolog`, ...) subclasses `Harvest`. It must define the census of a log
+before the program runs (`census_of_log`) and the treatment of a log (`on_log`). All other methods
+have defaults that are right for harvests whose records stay in the program; harvests that stream
+override them to define where records leave the program and where they are buffered.
 
-A `Frame` is one part of the program while it is walked. Three things travel through it. *States*
-are of constant size (the stores of `storage`, above all), threaded through every construct that
-runs in sequence. *Blocks* are the records of all other keys, returned outwards. `valid` says, as
-data, whether this part of the program is really running: under `vmap`, JAX runs both sides of a
-`cond` and lanes of a `while_loop` that are finished, and their logs must not count.
+A `Frame` is one part of the program during the walk. Three things travel through it:
 
-What holds a log somewhere inside is dealt with by the rule of its primitive in `RULES`, the same
+- *States* have constant size (the stores of `stores`, above all) and pass through every construct
+  that runs in sequence.
+- *Blocks* are the records of all other keys, which each part returns.
+- `valid` is a boolean array: whether this part of the program really runs. Under `vmap`, JAX runs
+  both branches of a `cond` and the finished lanes of a `while_loop`, whose logs must not count.
+
+An equation that contains a log goes to the rule of its primitive in `RULES`. The rules are the same
 for all harvests.
 """
 
@@ -26,20 +28,19 @@ import jax
 
 from logax import _compat
 from logax._compat import Array, Equation, Jaxpr, Tree
-from logax._harvest import census as counting
-from logax._harvest.blocks import Block, Single, joined
-from logax._harvest.census import Census
+from logax._harvest.blocks import Block, join_blocks
+from logax._harvest.census import Census, census_of_sequence
 from logax._harvest.stores import Store
-from logax._log import bind_again, listening, log_p
+from logax._log import enable_logs, log_p, rebind_log
 from logax._log_spec import LogSpec
 
 
 class Rule(NamedTuple):
-    """How one primitive is walked.
+    """Treatment of one primitive by the walker.
 
     Attributes:
-      census: The census of the equation, given the harvest.
-      run: Runs the equation on its arguments within a frame, and returns its results.
+      census: Function of an equation and the harvest that returns the census of the equation.
+      run: Function that runs an equation on its arguments in a frame and returns its results.
     """
 
     census: Callable[[Equation, Harvest], Census]
@@ -47,11 +48,11 @@ class Rule(NamedTuple):
 
 
 RULES: dict[str, Rule] = {}
-Collected = dict[str, Block | Single]
+Blocks = dict[str, Block]
 
 
 def rule_for(equation: Equation) -> Rule:
-    """The rule of the equation's primitive; one that holds logs and has none is an error."""
+    """Return the rule of the equation's primitive; raise if it has none."""
     name = equation.primitive.name
     if name not in RULES:
         raise NotImplementedError(
@@ -61,19 +62,19 @@ def rule_for(equation: Equation) -> Rule:
     return RULES[name]
 
 
-def census_of(parameter: str) -> Callable[[Equation, Harvest], Census]:
-    """The census of a primitive that runs the jaxpr in one of its parameters once."""
+def census_of_param(parameter: str) -> Callable[[Equation, Harvest], Census]:
+    """Return the census function of a primitive that runs the jaxpr in a parameter once."""
     return lambda equation, harvest: harvest.census(equation.params[parameter])
 
 
 class Harvest:
-    """What is done with logs. One object serves one walk of one program.
+    """Base class of harvests. One object serves one walk of one program.
 
     Attributes:
-      streams: Whether records leave the program while it runs.
-      adapts: Whether the host says how many of them leave together.
-      stores: The stores of the groups that have one, by name.
-      memo: What is `remembered`.
+      streams: True if records leave the program while it runs.
+      adapts: True if the host decides how many records leave together.
+      stores: Stores by group, for the groups that have one.
+      memo: Results of `memoize`.
     """
 
     streams = False
@@ -82,46 +83,49 @@ class Harvest:
     def __init__(self) -> None:
         self.stores: dict[str, Store] = {}
         self.memo: dict[Any, Any] = {}
-        self._kept: list[Any] = []
+        self._memoized: list[Any] = []
 
     def concerns_primitive(self, name: str) -> bool:
-        """Whether equations of this primitive are looked at themselves."""
+        """Return whether this harvest handles equations of this primitive itself."""
         return name == log_p.name
 
     def census_of_log(self, equation: Equation) -> Census:
-        """The records of one log, as far as this harvest keeps them."""
+        """Return the census of one log: the records that this harvest keeps."""
         raise NotImplementedError
 
     def on_log(self, equation: Equation, args: Sequence[Array], frame: Frame) -> None:
-        """Do with one log whatever this harvest does."""
+        """Handle one log."""
         raise NotImplementedError
 
-    def threaded(self, frame: Frame, census: Census, emits: bool) -> dict[str, Tree]:
-        """The states that go through a part of the program, given its census."""
+    def states_for(self, frame: Frame, census: Census, emits: bool) -> dict[str, Tree]:
+        """Return the states that pass through a part of the program, given its census."""
         return {key: frame.states[key] for key in census if key in frame.states}
 
-    def through_branches(self, frame: Frame, census: Census) -> tuple[dict[str, Tree], bool]:
-        """The states that go through the branches of a `cond`, and whether these emit."""
+    def branch_states(self, frame: Frame, census: Census) -> tuple[dict[str, Tree], bool]:
+        """Return the states that pass through the branches of a `cond`, and whether they emit."""
         return {}, False
 
-    def emits_inside(self, frame: Frame, census: Census, again: bool) -> bool:
-        """Whether a part emits its records, or returns them; `again` if it may run twice."""
+    def emits_inside(self, frame: Frame, census: Census, may_repeat: bool) -> bool:
+        """Return whether a part emits its records itself, and does not return them.
+
+        `may_repeat` is true if JAX may run the part twice.
+        """
         return False
 
-    def on_shard(self, given: Tree, index: Array, number: int) -> Tree:
-        """What a harvest that streams has at hand in one of so many shards."""
+    def context_on_shard(self, context: Tree, index: Array, number: int) -> Tree:
+        """Return the call context on one of `number` shards, for a harvest that streams."""
         raise NotImplementedError
 
-    def cut(self, frame: Frame, census: Census, length: int) -> int:
-        """After how many iterations of a scan records are emitted; 0: it returns them."""
+    def iterations_per_emission(self, frame: Frame, census: Census, length: int) -> int:
+        """Return after how many iterations a scan emits its records; 0 if it returns them."""
         return 0
 
-    def waits(self, frame: Frame, census: Census) -> bool:
-        """Whether the records of such an iteration of a `while` wait in a buffer."""
+    def uses_buffer(self, frame: Frame, census: Census) -> bool:
+        """Return whether a `while` loop with this census per iteration buffers its records."""
         return False
 
-    def runs_in_stretches(self, frame: Frame, census: Census, length: int) -> bool:
-        """Whether the host says how many iterations of a `scan` emit together, while it runs."""
+    def runs_in_chunks(self, frame: Frame, census: Census, length: int) -> bool:
+        """Return whether the host decides how many iterations of a `scan` emit together."""
         return False
 
     def is_full(
@@ -131,68 +135,71 @@ class Harvest:
         raise NotImplementedError
 
     def iterates_in_groups(self, states: dict[str, Tree], census: Census, group: int) -> Array:
-        """Return whether as many records leave together as a group of such iterations makes."""
+        """Return whether at least one group of iterations fits into an emission."""
         raise NotImplementedError
 
-    def end_stretch(self, frame: Frame, census: Census, group: int = 1) -> None:
-        """Emit what waits, behind iterations that ended because the buffer or the loop did."""
+    def end_chunk(self, frame: Frame, census: Census, group: int = 1) -> None:
+        """Emit buffered records after a chunk: the buffer is full or the loop is done."""
 
-    def leave_loop(self, frame: Frame) -> None:
-        """Emit what waits, behind a loop that is in no other."""
+    def end_loop(self, frame: Frame) -> None:
+        """Emit buffered records after an outermost loop."""
 
-    def took(self, frame: Frame) -> None:
-        """Called when a frame that emits has taken in records."""
+    def after_record(self, frame: Frame) -> None:
+        """Handle the new records of a frame that emits."""
 
-    def settle(self, frame: Frame, *, has_room: bool = False) -> None:
-        """Let go of all records of a frame that emits; `has_room` if the buffer is known to."""
+    def drain(self, frame: Frame, *, has_room: bool = False) -> None:
+        """Emit or buffer all records of a frame that emits.
+
+        `has_room` is true if the buffer is known to have room for them.
+        """
 
     def empty_buffer(self, frame: Frame) -> None:
-        """Emit all that waits in the buffer."""
+        """Emit all buffered records."""
 
     def rule_context(self) -> contextlib.AbstractContextManager[None]:
-        """Under which a user's own rule is traced when its run may stand for the function's."""
-        return listening()
+        """Return the context in which a user's rule is traced to replace the function."""
+        return enable_logs()
 
     def outer_context(self) -> contextlib.AbstractContextManager[None]:
-        """Under which a user's own rule runs for whoever transforms outside."""
+        """Return the context in which a user's rule runs for an outer transformation."""
         return contextlib.nullcontext()
 
     def concerns(self, equation: Equation) -> bool:
-        """Whether the equation is, or holds, something this harvest looks at."""
+        """Return whether the equation is, or contains, one that this harvest handles."""
         if self.concerns_primitive(equation.primitive.name):
             return True
         return any(self.concerns_jaxpr(inner) for inner in _compat.jaxprs_in(equation.params))
 
     def concerns_jaxpr(self, jaxpr: Jaxpr) -> bool:
-        """Whether any equation in the jaxpr, however deep, concerns this harvest."""
-        inner, _ = _compat.parts(jaxpr)
-        return bool(self.remembered("concerns", inner, lambda: any(map(self.concerns, inner.eqns))))
+        """Return whether any equation in the jaxpr, at any depth, concerns this harvest."""
+        inner, _ = _compat.jaxpr_and_consts(jaxpr)
+        return bool(self.memoize("concerns", inner, lambda: any(map(self.concerns, inner.eqns))))
 
     def census(self, jaxpr: Jaxpr) -> Census:
-        """The census of a whole jaxpr."""
-        inner, _ = _compat.parts(jaxpr)
+        """Return the census of a jaxpr."""
+        inner, _ = _compat.jaxpr_and_consts(jaxpr)
 
         def count() -> Census:
             total: Census = {}
             for equation in inner.eqns:
                 if equation.primitive is log_p:
-                    total = counting.then(total, self.census_of_log(equation))
+                    total = census_of_sequence(total, self.census_of_log(equation))
                 elif self.concerns(equation):
-                    total = counting.then(total, rule_for(equation).census(equation, self))
+                    total = census_of_sequence(total, rule_for(equation).census(equation, self))
             return total
 
-        return self.remembered("census", inner, count)  # type: ignore[no-any-return]
+        return self.memoize("census", inner, count)  # type: ignore[no-any-return]
 
-    def remembered(self, what: Any, jaxpr: Jaxpr, compute: Callable[[], Any]) -> Any:
-        """The result of `compute`, once for each jaxpr, however often the program uses it."""
-        place = (what, id(jaxpr))
-        if place not in self.memo:
-            self._kept.append(jaxpr)  # its id must stay its own
-            self.memo[place] = compute()
-        return self.memo[place]
+    def memoize(self, kind: Any, jaxpr: Jaxpr, compute: Callable[[], Any]) -> Any:
+        """Return the result of `compute`, which runs once per kind and jaxpr."""
+        key = (kind, id(jaxpr))
+        if key not in self.memo:
+            self._memoized.append(jaxpr)  # its id must not be reused
+            self.memo[key] = compute()
+        return self.memo[key]
 
 
-class Silent(Harvest):
+class SilentHarvest(Harvest):
     """The harvest that drops every log."""
 
     def census_of_log(self, equation: Equation) -> Census:
@@ -204,121 +211,123 @@ class Silent(Harvest):
 
 @dataclasses.dataclass
 class Frame:
-    """One part of the program being walked, and where its records go.
+    """One part of the program during the walk, with its records.
 
     Attributes:
-      harvest: What is done with logs.
-      tallies: What is known of each group, as it is here: inside a `shard_map`, of one shard.
-      states: The stores that are threaded through this part.
-      valid: Whether the part is really running, where that is not certain.
-      only: The keys that are taken here; those of other logs are for the harvest outside.
-      given: What a harvest wants to have at hand everywhere.
-      emits: Whether records may leave the program here.
-      in_loop: Whether this part is in a loop.
-      shards: How many shards there are at each level of `shard_map` around this part.
-      blocks: The records so far of groups without a store here.
-      decisions: By id, each value that a library reduced over lanes, with the value that this lane
-        would have alone (see `unvmap`).
+      harvest: The harvest that handles the logs.
+      tallies: Tally of each group in this part; inside a `shard_map`, of one shard.
+      states: States that pass through this part.
+      valid: True if the part really runs; None if that is certain.
+      only_keys: Keys that this part records; None for all. Logs of other keys go to the outer
+        harvest.
+      call_context: Values that the harvest needs in every part.
+      emits: True if records may leave the program here.
+      in_loop: True if this part is in a loop.
+      shards: Number of shards at each level of `shard_map` around this part.
+      blocks: Records so far of the groups without a store here.
+      single_lane_values: By id, each value that a library reduced over lanes, with the value that
+        this lane would have alone (see `unvmap`).
     """
 
     harvest: Harvest
     tallies: Census
     states: dict[str, Tree]
     valid: Array | None = None
-    only: frozenset[str] | None = None
-    given: Tree = None
+    only_keys: frozenset[str] | None = None
+    call_context: Tree = None
     emits: bool = False
     in_loop: bool = False
     shards: tuple[int, ...] = ()
-    blocks: dict[str, list[Block | Single]] = dataclasses.field(default_factory=dict)
-    decisions: dict[int, tuple[Array, Array]] = dataclasses.field(default_factory=dict)
+    blocks: dict[str, list[Block]] = dataclasses.field(default_factory=dict)
+    single_lane_values: dict[int, tuple[Array, Array]] = dataclasses.field(default_factory=dict)
 
     def child(
-        self, states: dict[str, Tree], passed: Tree, emits: bool = False, *, in_loop: bool = False
+        self, states: dict[str, Tree], scope: Tree, emits: bool = False, *, in_loop: bool = False
     ) -> Frame:
-        """A frame for a part, given its states and what `passed` is there, with no blocks yet."""
-        valid, given = passed
+        """Return a frame without blocks for a part, given its states and its `scope`."""
+        valid, call_context = scope
         return dataclasses.replace(
             self,
             states=dict(states),
             valid=valid,
-            given=given,
+            call_context=call_context,
             emits=emits,
             in_loop=in_loop or self.in_loop,
             blocks={},
-            decisions={},
+            single_lane_values={},
         )
 
-    def passed(self) -> Tree:
-        """What a part of the program gets to know beside its states."""
-        return self.valid, self.given
+    def scope(self) -> Tree:
+        """Return the values that every part of the program gets beside its states."""
+        return self.valid, self.call_context
 
-    def add_decision(self, value: Array, alone: Array) -> None:
-        """Keep, for a value that was reduced over lanes, the value of this lane alone."""
-        self.decisions[id(value)] = (value, alone)
+    def set_single_lane_value(self, value: Array, alone: Array) -> None:
+        """Store, for a value that was reduced over lanes, the value of this lane alone."""
+        self.single_lane_values[id(value)] = (value, alone)
 
-    def decided_alone(self, value: Array) -> Array | None:
+    def single_lane_value(self, value: Array) -> Array | None:
         """Return the value of this lane alone; None if `value` was not reduced over lanes."""
-        return self.decisions.get(id(value), (None, None))[1]
+        return self.single_lane_values.get(id(value), (None, None))[1]
 
-    def real(self, condition: Array) -> Array:
+    def mask_valid(self, condition: Array) -> Array:
         """Return `condition`, but False where this part of the program does not really run."""
         return condition if self.valid is None else condition & self.valid
 
     def takes(self, key: str) -> bool:
-        """Whether records of this key are taken here."""
-        return self.only is None or key in self.only
+        """Return whether this part records the key."""
+        return self.only_keys is None or key in self.only_keys
 
-    def taken(self, census: Census) -> Census:
-        """The part of a census that is taken here, of each group its first key."""
+    def select_census(self, census: Census) -> Census:
+        """Return the entries of a census that this part records; a group has its first key."""
         return {k: tally for k, tally in census.items() if k in self.tallies and self.takes(k)}
 
-    def leave(self, operands: Sequence[Array], spec: LogSpec) -> None:
-        """Bind a log, or a part of one, for whatever is around this harvest.
+    def bind_for_outer(self, operands: Sequence[Array], spec: LogSpec) -> None:
+        """Bind a log, or a part of one, for the harvest outside of this one.
 
-        That cannot tell by itself where this part is not really running: our loops run for all
-        lanes as long as one goes on.
+        The outer harvest cannot know where this part does not really run, because our loops run for
+        all lanes while one continues.
         """
         if self.valid is None:
-            bind_again(operands, spec)
+            rebind_log(operands, spec)
         else:
             jax.lax.cond(
                 self.valid,
-                lambda own: bind_again(own, spec, self.valid),
+                lambda own: rebind_log(own, spec, self.valid),
                 lambda _: None,
                 list(operands),
             )
 
-    def record(self, key: str, records: Block | Single) -> None:
-        """Take in some records of a group."""
+    def record(self, key: str, records: Block) -> None:
+        """Add records of a group."""
         self.record_all({key: records})
 
-    def record_all(self, blocks: Collected) -> None:
-        """Take in what a part of the program returned, all of it before any of it leaves."""
+    def record_all(self, blocks: Blocks) -> None:
+        """Add the blocks that a part of the program returned, all of them before any is emitted."""
         for key, block in blocks.items():
-            self._keep(key, block)
+            self._add_records(key, block)
         if self.emits:
-            self.harvest.took(self)
+            self.harvest.after_record(self)
 
-    def collected(self) -> Collected:
-        """The blocks so far, one for each group."""
-        return {key: joined(blocks, self.tallies[key]) for key, blocks in self.blocks.items()}
+    def collect_blocks(self) -> Blocks:
+        """Return the blocks so far, joined into one per group."""
+        return {key: join_blocks(blocks, self.tallies[key]) for key, blocks in self.blocks.items()}
 
-    def threaded(self, census: Census, emits: bool = False) -> dict[str, Tree]:
-        """The states that a part of the program needs, given its census."""
-        return self.harvest.threaded(self, census, emits)
+    def states_for(self, census: Census, emits: bool = False) -> dict[str, Tree]:
+        """Return the states that a part of the program needs, given its census."""
+        return self.harvest.states_for(self, census, emits)
 
-    def _keep(self, key: str, records: Block | Single) -> None:
+    def _add_records(self, key: str, records: Block) -> None:
         if key not in self.states:
             self.blocks.setdefault(key, []).append(records)
             return
-        block = records.block()
-        if block.rows() == 0:
+        block = records.with_record_axis()
+        if block.num_rows() == 0:
             return
-        # A store is one for the whole program, and starts before it is known how values are laid.
-        block = jax.tree.map(_compat.replicated, block)
+        # A store serves the whole program, and is created before the layout of values is known.
+        block = jax.tree.map(_compat.replicate, block)
         if self.valid is not None:
-            real = self.valid if block.valid is None else self.valid & block.valid
-            block = block._replace(valid=jax.numpy.broadcast_to(real, (block.rows(),)))
+            valid = self.valid if block.valid is None else self.valid & block.valid
+            valid = jax.numpy.broadcast_to(valid, (block.num_rows(),))
+            block = dataclasses.replace(block, valid=valid)
         new = self.harvest.stores[key].append(self.states[key], block)
-        self.states[key] = jax.tree.map(_compat.laid_as, new, self.states[key])
+        self.states[key] = jax.tree.map(_compat.reshard_like, new, self.states[key])

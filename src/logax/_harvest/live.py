@@ -1,8 +1,8 @@
-"""`live`: every log of whatever runs inside a block, with nothing wrapped.
+"""`live`: stream every log of the programs that run inside a `with` block.
 
-Inside the block a `log` is no primitive for a harvest to find: it hands its record to the host
-right there. All blocks that are open when a record arrives get it, as far as they choose it. So the
-compiled programs are the same for all of them, and JAX keeps them beside those without logs.
+Inside the block, `log` does not bind a primitive for a harvest: it sends its record to the host
+directly. Every block that is open when a record arrives gets it, if it selects it. So the compiled
+programs are the same for all blocks, and JAX caches them beside the programs without logs.
 """
 
 from __future__ import annotations
@@ -19,73 +19,81 @@ import numpy as np
 from logax._compat import Array
 from logax._delivery.control import flush
 from logax._delivery.errors import DeliveryError
-from logax._delivery.packet import Parcel, Site
-from logax._delivery.routes import Batch, Route, Takes, record
-from logax._delivery.unordered import deliver_soon, send
-from logax._harvest.selection import Choice, Findings, Names
-from logax._log import begin_block
+from logax._delivery.packet import Packet, Site
+from logax._delivery.routes import CallbackRoute, OrderedBatch, Route, record
+from logax._delivery.unordered import queue_packet, send_record
+from logax._harvest.selection import Names, SeenLogs, Selection
+from logax._log import begin_binding
 from logax._log_spec import LogSpec
 from logax._support.messages import add_note
 
 
-class StreamedLive(Protocol):
-    """What takes records for the length of a block, as loggers do."""
+class RecordTarget(Protocol):
+    """A target of `live` that takes records for the length of a block, as loggers do."""
 
-    def streamed_live(self) -> contextlib.AbstractContextManager[Takes]:
-        """Where they go."""
+    def streamed_live(self) -> contextlib.AbstractContextManager[Route]:
+        """Return a context manager that opens the route of the records."""
 
 
 class live:  # noqa: N801 - used like a function
-    """Stream every log of what runs inside the block: `with logax.live(print): ...`.
+    """Stream every log of the programs that run inside the block: `with logax.live(print): ...`.
 
-    Works for functions that are jitted already, for the steps of flax nnx and equinox, and for
-    drivers of libraries. Leaving the block waits for all records of programs that were started in
-    it, unless an interrupt leaves it. The block belongs to the thread that opened it, which must
-    close it. Blocks may overlap in any order, as those of asyncio tasks and generators do: each
-    gets every record of the thread while it is open. JAX's programs run unchanged: a part that runs
-    twice, as in `checkpoint` under `grad`, logs twice, and a `cond` whose predicate is batched
-    shows both branches. Where that matters, or where records should wait in a buffer, wrap the
-    function with `tap`.
+    It needs no wrapped function: it works for functions that are jitted already, for train steps of
+    flax nnx and equinox, and for the drivers of libraries. The end of the block waits for all
+    records of programs that were started in it, unless an interrupt ends the block.
+
+    The block belongs to the thread that opens it, which must also close it. Blocks may overlap in
+    any order, as they do in asyncio tasks and generators: each gets every record of the thread
+    while it is open.
+
+    JAX runs its programs unchanged. So a part that runs twice, as in `checkpoint` under `grad`,
+    logs twice, and a `cond` with a batched predicate logs both branches. If that matters, or if
+    records should be buffered on the device, wrap the function with `tap` instead.
 
     Args:
-      *callbacks: Each gets one `record` at a time. Without any, records are printed. A logger of
-        `logax.loggers` gets a run for the length of the block.
-      argnames: Take only logs with these names; glob patterns are allowed.
-      tags: Take only logs with one of these tags.
+      *callbacks: Functions of one `record`, or loggers of `logax.loggers`, which open a run for the
+        length of the block. Default: `print`.
+      keys: Keys of the logs to stream; glob patterns are allowed. Default: all logs that are not
+        marked `explicit`.
+      tags: Tags of the logs to stream; one of them is enough.
+      exclude: Keys of logs to leave out; glob patterns are allowed.
+      argnames: Alias of `keys`.
 
     Raises:
-      TypeError: A callback cannot be called.
-      DeliveryError: On leaving the block: a callback raised.
-      RuntimeError: The block is left in another thread, which closes it but cannot make the
-        programs of the first one free; or it is opened twice, or left without being open.
+      TypeError: A callback is not callable.
+      DeliveryError: At the end of the block: a callback raised.
+      RuntimeError: Another thread closes the block, after which programs of the first thread still
+        send records; or the block is opened twice, or closed without being open.
     """
 
     def __init__(
         self,
-        *callbacks: Callable[[record], Any] | StreamedLive,
-        argnames: Names = None,
+        *callbacks: Callable[[record], Any] | RecordTarget,
+        keys: Names = None,
         tags: Names = None,
+        exclude: Names = None,
+        argnames: Names = None,
     ) -> None:
         for callback in callbacks:
             if not (callable(callback) or hasattr(callback, "streamed_live")):
                 raise TypeError(
                     f"`live` takes callbacks that can be called with a record, and got "
-                    f"{callback!r}. Write `live(callback, argnames=...)`."
+                    f"{callback!r}. Write `live(callback, keys=...)`."
                 )
         self._targets = callbacks or (print,)
-        self._routes: list[Takes] = []
-        self._choice = Choice.of(argnames, tags)
-        self._found = Findings()
+        self._routes: list[Route] = []
+        self._selection = Selection.of(keys, tags, "", exclude, argnames)
+        self._seen = SeenLogs()
         self._unbind: Callable[[], None] | None = None
         self._thread = threading.current_thread()
         self._runs = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
         if self._unbind is not None:
-            raise RuntimeError("This `live` is open already. Make another one.")
+            raise RuntimeError("This `live` is open already. Create another one.")
         with contextlib.ExitStack() as runs:
             self._routes = [
-                Route(target, "split", "raise")
+                CallbackRoute(target, "split", "raise")
                 if callable(target)
                 else runs.enter_context(target.streamed_live())
                 for target in self._targets
@@ -95,8 +103,8 @@ class live:  # noqa: N801 - used like a function
         try:
             with _lock:
                 _open.append(self)
-                _changed()
-            self._unbind = begin_block(_bind)
+                _update_open_blocks()
+            self._unbind = begin_binding(_bind)
         except BaseException as error:  # an interrupt
             self._close(type(error), error, error.__traceback__)
             raise
@@ -114,7 +122,7 @@ class live:  # noqa: N801 - used like a function
             self._unbind()
             if error is None or isinstance(error, GeneratorExit):
                 flush()
-                self._found.warn_if_any(self._choice)
+                self._seen.warn_if_any(self._selection)
             elif not isinstance(error, (KeyboardInterrupt, SystemExit)):
                 self._flush_after(error)
         finally:
@@ -133,58 +141,58 @@ class live:  # noqa: N801 - used like a function
         with _lock:
             if self in _open:
                 _open.remove(self)
-                _changed()
+                _update_open_blocks()
         self._runs.__exit__(kind, error, traceback)
 
     def _check_thread(self) -> None:
         here = threading.current_thread()
         if here is not self._thread and self._thread.is_alive():
             raise RuntimeError(
-                f"This `live` was opened in the thread {self._thread.name!r} and left in "
+                f"This `live` was opened in the thread {self._thread.name!r} and closed in "
                 f"{here.name!r}. It gets no more records, but programs of {self._thread.name!r} "
-                "still send them until that thread opens another block. Leave a block in the "
+                "still send them until that thread opens another block. Close a block in the "
                 "thread that opened it."
             )
 
     def _flush_after(self, error: BaseException) -> None:
-        """Deliver all, and leave it to the error that ended the block to be raised."""
+        """Deliver all records; a failure becomes a note of the error that ended the block."""
         try:
             flush()
         except (DeliveryError, ExceptionGroup) as failure:
-            add_note(error, f"Besides, `live` had trouble: {failure}")
+            add_note(error, f"`live` also failed to deliver records: {failure}")
 
-    def deliver(self, batch: Batch) -> None:
-        """Hand on what is chosen of some records, on the thread of the worker."""
+    def deliver(self, batch: OrderedBatch) -> None:
+        """Pass the selected part of a batch on; runs on the worker thread."""
         for site in batch.sites:
-            self._found.add(site.spec)
-        chosen = _chosen(batch, self._choice)
+            self._seen.add(site.spec)
+        chosen = _select_batch(batch, self._selection)
         if chosen is not None:
             for route in self._routes:
                 route.deliver(chosen)
 
 
 def _bind(*operands: Array, spec: LogSpec, due: Array | None) -> None:
-    send(spec, operands, _take, due)
+    send_record(spec, operands, _take, due)
 
 
-def _take(parcel: Parcel) -> None:
+def _take(packet: Packet) -> None:
     if _open:
-        deliver_soon(parcel, _open_blocks[0])
+        queue_packet(packet, _open_blocks[0])
 
 
-def _chosen(batch: Batch, choice: Choice) -> Batch | None:
-    """Return the chosen part of some records, if there is any."""
+def _select_batch(batch: OrderedBatch, selection: Selection) -> OrderedBatch | None:
+    """Return the selected part of a batch, or None if it is empty."""
     sites: list[Site] = []
     columns, over_lanes, numbers = [], [], []
     for site, arrays, over in zip(batch.sites, batch.columns, batch.over_lanes, strict=True):
-        part, _ = choice.split(site.spec, range(len(arrays)))
+        part, _ = selection.split(site.spec, range(len(arrays)))
         numbers.append(len(sites) if part.entries else -1)
         if part.entries:
-            kept = part.flat()
-            spec = part.as_spec()
-            sites.append(site if spec == site.spec else _site(spec))
-            columns.append([arrays[i] for i in kept])
-            over_lanes.append([over[i] for i in kept])
+            indices = part.flat_operands()
+            spec = part.to_spec()
+            sites.append(site if spec == site.spec else _site_of(spec))
+            columns.append([arrays[i] for i in indices])
+            over_lanes.append([over[i] for i in indices])
     if not sites:
         return None
     order = batch.order.copy()
@@ -194,7 +202,7 @@ def _chosen(batch: Batch, choice: Choice) -> Batch | None:
 
 
 @functools.lru_cache(maxsize=1024)
-def _site(spec: LogSpec) -> Site:
+def _site_of(spec: LogSpec) -> Site:
     """Return the site of a part of a `log` call; the same object for the same part."""
     return Site(spec)
 
@@ -205,13 +213,13 @@ class _OpenBlocks:
     def __init__(self, blocks: Sequence[live]) -> None:
         self._blocks = tuple(blocks)
 
-    def deliver(self, batch: Batch) -> None:
-        """Hand records to all of the blocks."""
+    def deliver(self, batch: OrderedBatch) -> None:
+        """Pass a batch to every block."""
         for block in self._blocks:
             block.deliver(batch)
 
 
-def _changed() -> None:
+def _update_open_blocks() -> None:
     _open_blocks[0] = _OpenBlocks(_open)
 
 

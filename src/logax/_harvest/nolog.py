@@ -1,8 +1,8 @@
-"""`nolog`: a function with every log inside it silenced.
+"""`nolog`: silence every log inside a function.
 
-While the function is traced the context is off, so none of its logs is bound. Its derivative
-rules, though, run later, wherever somebody differentiates; so the walker gives every function
-with a custom rule one that is silent too.
+While the function is traced, logs are off, so none is bound. Derivative rules run later, when a
+caller differentiates the function. So the walker gives every function with a custom rule a rule
+that is silent too.
 """
 
 from __future__ import annotations
@@ -12,35 +12,36 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from logax._compat import Array
-from logax._harvest.call import Harvested
-from logax._harvest.harvest import Frame, Silent
-from logax._harvest.tracing import Harvester, Traced
+from logax._harvest.call import HarvestedFunction
+from logax._harvest.harvest import Frame, SilentHarvest
+from logax._harvest.tracing import Harvester, TracedFunction
 from logax._harvest.walker import walk
-from logax._log import silence
+from logax._log import disable_logs
 
 
 def nolog(fun: Callable[..., Any]) -> Callable[..., Any]:
-    """The same function with every log inside it silenced, whatever harvest is outside.
+    """Silence every log inside `fun`, for all harvests outside.
 
-    Its derivative rules are silenced with it. Results and gradients are those of `fun`.
+    Return a function with the arguments, the results and the gradients of `fun`. The logs in its
+    derivative rules are silenced, too.
     """
-    return Harvested(fun, _HARVESTER, None)
+    return HarvestedFunction(fun, _NOLOG_HARVESTER, None)
 
 
-def _silenced(traced: Traced, options: None) -> tuple[Sequence[Array], None]:
-    return walk(Frame(_Quiet(), {}, {}), traced.jaxpr, traced.args), None
+def _run_silently(traced: TracedFunction, options: None) -> tuple[Sequence[Array], None]:
+    return walk(Frame(_NologHarvest(), {}, {}), traced.jaxpr, traced.args), None
 
 
-class _Quiet(Silent):
-    """Drops every log, and looks at all that has a rule of its own."""
+class _NologHarvest(SilentHarvest):
+    """Drops every log, and walks every function with a custom derivative or batching rule."""
 
     def concerns_primitive(self, name: str) -> bool:
         return name.startswith("custom_") or super().concerns_primitive(name)
 
     def rule_context(self) -> AbstractContextManager[None]:
-        return silence()
+        return disable_logs()
 
     outer_context = rule_context
 
 
-_HARVESTER = Harvester("nolog", _silenced, bind_logs=False)
+_NOLOG_HARVESTER = Harvester("nolog", _run_silently, bind_logs=False)

@@ -1,7 +1,7 @@
-"""Where compiled programs are kept: with the function they belong to, and no longer than it.
+"""Cache of compiled programs, which lives as long as the function that they belong to.
 
-The store is keyed by identity and holds functions weakly; a bound method counts as its owner and
-its function. What cannot be held weakly keeps its programs to itself.
+The cache is keyed by identity and holds functions weakly; a bound method counts as its owner and
+its function. An object without weak references keeps its programs to itself.
 """
 
 from __future__ import annotations
@@ -13,47 +13,50 @@ from typing import Any
 
 Programs = dict[Any, Any]
 
+MAX_TREE_PROGRAMS = 256  # per set of options
+
 
 def programs_of(fun: Any, key: Hashable, is_tree: bool) -> Programs:
-    """The programs of a function under one set of options, empty at first.
+    """Return the programs of a function under one set of options, empty at first.
 
-    A function that is a pytree has no identity that lasts: its programs are found by their
-    structure alone, and the oldest make room for new ones.
+    A function that is a pytree has no lasting identity: its programs are found by structure alone,
+    and the oldest ones are dropped.
     """
     if is_tree:
-        return _of_trees.setdefault(key, _Bounded())
+        return _tree_programs.setdefault(key, _BoundedPrograms())
     anchor, function = getattr(fun, "__self__", fun), getattr(fun, "__func__", None)
     if function is None:
         anchor = fun
-    kept = _kept.get(id(anchor))
-    if kept is None or kept[0]() is not anchor:
+    found = _programs_by_owner.get(id(anchor))
+    if found is None or found[0]() is not anchor:
         try:
-            reference = weakref.ref(anchor, _forget(id(anchor)))
+            reference = weakref.ref(anchor, _forget_owner(id(anchor)))
         except TypeError:
             return {}
-        kept = _kept[id(anchor)] = (reference, {})
+        found = _programs_by_owner[id(anchor)] = (reference, {})
+    by_options = found[1]
     place = (id(function), key)
-    own = kept[1].get(place)
-    if own is None or own[0]() is not function:  # an id is used again once its owner is gone
-        own = kept[1][place] = (_weak(function), {})
+    own = by_options.get(place)
+    if own is None or own[0]() is not function:  # Python reuses the id of a dead object
+        own = by_options[place] = (_weak_object(function), {})
     return own[1]
 
 
-def weakly(fun: Any) -> Callable[[], Any]:
-    """A reference to a function that does not keep it alive, where there is such a thing."""
-    return _weak_method(fun) if isinstance(fun, types.MethodType) else _weak(fun)
+def weak_reference(fun: Any) -> Callable[[], Any]:
+    """Return a reference that does not keep the function alive, if the function supports one."""
+    return _weak_method(fun) if isinstance(fun, types.MethodType) else _weak_object(fun)
 
 
-class _Bounded(Programs):
-    """A dictionary that forgets its oldest entries."""
+class _BoundedPrograms(Programs):
+    """A dictionary that drops its oldest entries."""
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        while len(self) >= 256:
+        while len(self) >= MAX_TREE_PROGRAMS:
             del self[next(iter(self))]
         super().__setitem__(key, value)
 
 
-def _weak(one: Any) -> Callable[[], Any]:
+def _weak_object(one: Any) -> Callable[[], Any]:
     try:
         return weakref.ref(one)
     except TypeError:
@@ -67,10 +70,10 @@ def _weak_method(method: types.MethodType) -> Callable[[], Any]:
         return lambda: method
 
 
-def _forget(identity: int) -> Callable[[Any], Any]:
-    kept = _kept  # when Python exits, the name of the module is gone first
-    return lambda _: kept.pop(identity, None)
+def _forget_owner(identity: int) -> Callable[[Any], Any]:
+    programs = _programs_by_owner  # at exit, Python clears the module's names first
+    return lambda _: programs.pop(identity, None)
 
 
-_kept: dict[int, tuple[Any, dict[Any, tuple[Any, Programs]]]] = {}
-_of_trees: dict[Hashable, Programs] = {}
+_programs_by_owner: dict[int, tuple[Any, dict[Any, tuple[Any, Programs]]]] = {}
+_tree_programs: dict[Hashable, Programs] = {}

@@ -1,9 +1,9 @@
-"""Stores: places of constant size where records wait inside the program.
+"""Stores: state of constant size that holds records inside the program.
 
-Keys whose records have no static bound, and those with `capacity`, `interval` or `reduce`, have one
-store for the whole call, threaded through the program: a `Ring` that keeps the last records, or a
-`Reduction` that folds them. Keys that are always logged together (see `groups`) share one, with one
-count for all of them. Its state never holds a gradient, since every record is cut off from
+Keys without a static bound on their records, and keys with `capacity`, `interval` or `reduce`, have
+one store for the whole call, which passes through the program: a `Ring` that keeps the last
+records, or a `Reduction` that reduces them. Keys that are always logged together (see `LogGroup`)
+share a store and its count. The state never holds a gradient, because every record is cut off from
 differentiation where it is logged.
 """
 
@@ -17,35 +17,43 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from logax._compat import Array, Tree, laid_as, make_varying
-from logax._harvest.blocks import Block, Column, conformed, numbered, rows_like, value_of
+from logax._compat import Array, Tree, make_varying, reshard_like
+from logax._harvest.blocks import (
+    Block,
+    StackedRecords,
+    conform_block,
+    number_rows,
+    rows_like,
+    value_of,
+)
 from logax._harvest.census import Tally
-from logax._reducers import Record, RecordReducer, written
+from logax._reducers import Record, RecordReducer, unwrap_reducer
 from logax._support.messages import add_note
 
 
 class Store(Protocol):
-    """A place of constant size for records.
+    """State of constant size that holds records.
 
-    `rows` is how many records its state is as large as.
+    Attributes:
+      rows: Number of records that take as much memory as the state.
     """
 
     rows: int
 
     def start(self) -> Tree:
-        """The state before the first record."""
+        """Return the state before the first record."""
 
     def append(self, state: Tree, block: Block) -> Tree:
-        """The state after some more records."""
+        """Return the state after more records."""
 
-    def finish(self, state: Tree) -> Column:
-        """What the logdict gets."""
+    def finish(self, state: Tree) -> StackedRecords:
+        """Return the records for the logdict."""
 
 
 class Ring:
-    """Keeps the last `rows` records, of each `interval` the first.
+    """Keeps the last `rows` of the records 0, k, 2k, ..., where k is the `interval`.
 
-    One more row takes what is not to be kept, so that writing is always one update in place.
+    An additional row takes the records that are dropped, so every write is one update in place.
     """
 
     def __init__(self, tally: Tally, rows: int, interval: int) -> None:
@@ -60,14 +68,15 @@ class Ring:
 
     def append(self, state: Tree, block: Block) -> Tree:
         rows, seen = state
-        new = jax.tree.map(laid_as, conformed(block, self._tally).block()[:2], rows)
-        if block.rows() == 1:
+        own = conform_block(block, self._tally).with_record_axis()
+        new = jax.tree.map(reshard_like, (own.leaves, own.steps), rows)
+        if block.num_rows() == 1:
             return self._append_one(rows, seen, new, block.valid)
         if block.valid is None and self._interval == 1 and not self._overflows():
             update = jax.lax.dynamic_update_slice_in_dim
             rows = jax.tree.map(lambda r, x: update(r, x, seen, 0), rows, new)
-            return rows, seen + block.rows()
-        slot, total = numbered(block, seen)
+            return rows, seen + block.num_rows()
+        slot, total = number_rows(block, seen)
         write = block.valid
         if self._interval > 1:
             due = slot % self._interval == 0
@@ -80,7 +89,7 @@ class Ring:
         return jax.tree.map(lambda r, x: r.at[slot].set(x), rows, new), total
 
     def _append_one(self, rows: Tree, seen: Array, new: Tree, valid: Array | None) -> Tree:
-        """One record. Unsigned numbers spare what signed division and negative indices ask for."""
+        """Append one record. Unsigned slots avoid code for signed division and negative indices."""
         slot = seen.astype(jnp.uint32)
         write = None if valid is None else valid[0]
         more = 1 if write is None else write.astype(jnp.int32)
@@ -97,31 +106,32 @@ class Ring:
         return jax.tree.map(lambda r, x: update(r, x, slot, 0), rows, new), seen + more
 
     def _overflows(self) -> bool:
-        """Whether there may be more records than rows."""
-        most = self._tally.most
+        """Return whether there may be more records than rows."""
+        most = self._tally.max_records
         return most is None or -(-most // self._interval) > self.rows
 
-    def seen(self, state: Tree) -> Array:
-        """How many records there were."""
+    def num_seen(self, state: Tree) -> Array:
+        """Return the number of records so far."""
         return state[1]
 
-    def kept(self, state: Tree) -> Block:
-        """The rows as they lie; in order if there were no more records than rows."""
+    def rows_in_slots(self, state: Tree) -> Block:
+        """Return the rows by slot; they are in order if there were no more records than rows."""
         return Block(*jax.tree.map(lambda r: r[: self.rows], state[0]))
 
-    def finish(self, state: Tree) -> Column:
-        tally, seen = self._tally, self.seen(state)
-        leaves, steps, _ = self.kept(state)
+    def finish(self, state: Tree) -> StackedRecords:
+        tally, seen = self._tally, self.num_seen(state)
+        block = self.rows_in_slots(state)
+        leaves, steps = block.leaves, block.steps
         count = seen if self._interval == 1 else -(-seen // self._interval)
         if self._overflows():
             oldest = jnp.where(count > self.rows, count % max(self.rows, 1), 0)
             leaves, steps = jax.tree.map(lambda r: jnp.roll(r, -oldest, 0), (leaves, steps))
-        certain = tally.exact and not self._overflows() and leaves
-        return Column(value_of(tally, leaves), steps, None if certain else count)
+        certain = tally.is_exact and not self._overflows() and leaves
+        return StackedRecords(value_of(tally, leaves), steps, None if certain else count)
 
 
 class Reduction:
-    """Folds records with a reducer, of each `interval` the first."""
+    """Reduces the records 0, k, 2k, ..., where k is the `interval`."""
 
     rows = 0
 
@@ -130,25 +140,27 @@ class Reduction:
 
     def start(self) -> Tree:
         like = Record(value_of(self._tally, self._tally.leaves), dict(self._tally.steps))
-        with self._named():
+        with self._name_key_in_errors():
             first = self._reducer.start(like)
             for leaf in jax.tree.leaves(first):
                 if not isinstance(leaf, (jax.Array, np.ndarray, bool, int, float, complex)):
                     raise TypeError(
-                        f"`start` of {written(self._reducer)!r} must return arrays, and returned "
-                        f"{leaf!r}."
+                        f"`start` of {unwrap_reducer(self._reducer)!r} must return arrays, and "
+                        f"returned {leaf!r}."
                     )
-        # The number of records is counted only where it is asked for: a loop carries all of this.
-        seen = None if self._is_certain() and self._interval == 1 else jnp.zeros((), jnp.int32)
+        # Count records only if the count is needed, because loops carry this state.
+        seen = (
+            None if self._always_has_record() and self._interval == 1 else jnp.zeros((), jnp.int32)
+        )
         return make_varying((jax.tree.map(jnp.asarray, first), seen), self._tally.varying)
 
-    def _is_certain(self) -> bool:
-        """Whether it is known that a record goes in."""
-        return self._tally.exact and self._tally.most != 0
+    def _always_has_record(self) -> bool:
+        """Return whether at least one record is certain."""
+        return self._tally.is_exact and self._tally.max_records != 0
 
     @contextlib.contextmanager
-    def _named(self) -> Iterator[None]:
-        """Say with every error which key was reduced; the reducer may be the user's."""
+    def _name_key_in_errors(self) -> Iterator[None]:
+        """Add the key to every error, because the reducer may be the user's."""
         try:
             yield
         except Exception as error:
@@ -157,17 +169,17 @@ class Reduction:
             raise
 
     def append(self, state: Tree, block: Block) -> Tree:
-        block = conformed(block, self._tally).block()
-        for row in range(block.rows()):
+        block = conform_block(block, self._tally).with_record_axis()
+        for row in range(block.num_rows()):
             state = self._fold(state, jax.tree.map(lambda x, row=row: x[row], block))
         return state
 
     def _fold(self, state: Tree, record: Block) -> Tree:
         folded, seen = state
         value = value_of(self._tally, record.leaves)
-        with self._named():
+        with self._name_key_in_errors():
             new = self._reducer.step(folded, Record(value, record.steps))
-            _check_same_types(folded, new, written(self._reducer))
+            _check_same_types(folded, new, unwrap_reducer(self._reducer))
         due = record.valid
         if self._interval > 1:
             on_time = seen % self._interval == 0
@@ -179,28 +191,30 @@ class Reduction:
         more = 1 if record.valid is None else record.valid.astype(jnp.int32)
         return new, seen + more
 
-    def finish(self, state: Tree) -> Column:
+    def finish(self, state: Tree) -> StackedRecords:
         folded, seen = state
-        with self._named():
+        with self._name_key_in_errors():
             record, count = self._reducer.finish(folded)
-        if count is None and not (self._is_certain() and jax.tree.leaves(record.value)):
+        if count is None and not (self._always_has_record() and jax.tree.leaves(record.value)):
             count = jnp.ones((), jnp.int32) if seen is None else jnp.minimum(seen, 1)
-        return Column(record.value, record.steps, count)
+        return StackedRecords(record.value, record.steps, count)
 
 
-def started(store: Store, shards: Sequence[int]) -> Tree:
-    """The first state of a store, one for each shard that fills one."""
+def start_store(store: Store, shards: Sequence[int]) -> Tree:
+    """Return the first state of a store, one per shard."""
     return jax.tree.map(lambda x: jnp.broadcast_to(x, (*shards, *x.shape)), store.start())
 
 
-def finished(store: Store, state: Tree, shards: Sequence[int]) -> Column:
-    """The column of a store; shards follow the record axis."""
+def finish_store(store: Store, state: Tree, shards: Sequence[int]) -> StackedRecords:
+    """Return the records of a store; shard axes follow the record axis."""
     if not shards:
         return store.finish(state)
-    column = jax.vmap(lambda each: finished(store, each, shards[1:]))(state)
+    column = jax.vmap(lambda each: finish_store(store, each, shards[1:]))(state)
     value, steps = jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1), column[:2])
-    # All counts are the same. To cut out the first of them is more than the XLA of 0.8.0 can do.
-    return Column(value, steps, None if column.total is None else jnp.max(column.total, axis=0))
+    # All counts are the same. The XLA of JAX 0.8.0 fails to slice out the first one.
+    return StackedRecords(
+        value, steps, None if column.total is None else jnp.max(column.total, axis=0)
+    )
 
 
 def _check_same_types(old: Tree, new: Tree, reducer: Any) -> None:
@@ -213,6 +227,6 @@ def _check_same_types(old: Tree, new: Tree, reducer: Any) -> None:
             f"{', '.join(leaves)} in {structure}" for structure, leaves in map(types, (old, new))
         )
         raise TypeError(
-            f"`step` of {reducer!r} must return a state like the one it was given, {one}, and "
+            f"`step` of {reducer!r} must return a state with the types of its argument, {one}, and "
             f"returned {two}."
         )

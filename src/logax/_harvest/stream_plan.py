@@ -1,14 +1,12 @@
-"""The buffer of `tap`: where records wait whose number is not known before they are made.
+"""Plan of a tapped program: its streams, buffers and counters, before it runs.
 
-It has room for some records, whichever their sites: each site has a ring with room for all of them,
-which is emptied before it would overflow. So adding one is an update in place, and only how many
-there are must be known to empty it.
+Records under the same shards (a *path*, a tuple of shard counts) are in one order: each path is one
+stream to the host and has its own buffer, if there is one. A *site* is the selected part of one
+`log` call, by the name that `streaming` gives it.
 
-What is settled of a tapped program before it runs: where its records wait, what the host knows.
-
-Records of one *path*, the shards around them, are in one order; each path is a stream to the host
-and has a buffer of its own, where there is one. A *site* is a log as far as it is taken, by the
-name that `streaming` gives it.
+A `Buffer` holds records whose number is not known before the program runs. Each site has a ring
+with room for the whole buffer, and the buffer is emptied before it could overflow. So adding a
+record is an update in place, and emptying the buffer needs only the counts.
 """
 
 from __future__ import annotations
@@ -22,10 +20,10 @@ import jax.numpy as jnp
 
 from logax._compat import Array, Tree
 from logax._delivery.calls import MAX_BLOCK_RECORDS
-from logax._delivery.packet import Site, Stream
+from logax._delivery.packet import RecordStream, Site
 from logax._harvest.blocks import Block
 from logax._harvest.census import Census, Tally
-from logax._harvest.stores import Ring, started
+from logax._harvest.stores import Ring, start_store
 from logax._log_spec import LogSpec
 
 
@@ -35,52 +33,54 @@ class Buffer:
     def __init__(self, size: int, census: Census) -> None:
         self.size = size
         self._rings = {
-            name: Ring(dataclasses.replace(tally.on_no_shards(), most=size), size, interval=1)
+            name: Ring(
+                dataclasses.replace(tally.without_shards(), max_records=size), size, interval=1
+            )
             for name, tally in census.items()
         }
 
     def start(self, shards: Sequence[int]) -> Tree:
-        """The state with no records in it, one for each shard that fills one."""
-        return {name: started(ring, shards) for name, ring in self._rings.items()}
+        """Return the empty state, one per shard."""
+        return {name: start_store(ring, shards) for name, ring in self._rings.items()}
 
-    def waiting(self, state: Tree) -> Array:
-        """How many records are in it."""
-        return sum(self._rings[name].seen(ring) for name, ring in state.items())
+    def num_waiting(self, state: Tree) -> Array:
+        """Return the number of buffered records."""
+        return sum(self._rings[name].num_seen(ring) for name, ring in state.items())
 
     def lacks_room(self, state: Tree, more: Any) -> Array:
-        """Whether so many more records would not fit."""
-        return self.waiting(state) + more > self.size
+        """Return whether `more` records do not fit."""
+        return self.num_waiting(state) + more > self.size
 
     def add(self, state: Tree, blocks: dict[str, Block]) -> Tree:
-        """The state with these records, for which there is room."""
+        """Return the state with more records, which must fit."""
         new = dict(state)
         for name, block in blocks.items():
             new[name] = self._rings[name].append(state[name], block)
         return new
 
     def content(self, state: Tree, valid: Array | None) -> dict[str, tuple[Block, Array]]:
-        """The records of each site, and how many are real: none where this part does not run."""
+        """Return the records of each site and their number: 0 where this part is not running."""
         result = {}
         for name, ring in self._rings.items():
-            count = ring.seen(state[name])
-            real = count if valid is None else jnp.where(valid, count, 0)
-            result[name] = ring.kept(state[name]), real
+            count = ring.num_seen(state[name])
+            num_valid = count if valid is None else jnp.where(valid, count, 0)
+            result[name] = ring.rows_in_slots(state[name]), num_valid
         return result
 
-    def emptied(self, state: Tree, valid: Array | None) -> Tree:
-        """The state after its records left; where this part does not run they did not."""
+    def empty(self, state: Tree, valid: Array | None) -> Tree:
+        """Return the state after its records left; they stay where this part is not running."""
 
-        def left(count: Array) -> Array:
+        def reset(count: Array) -> Array:
             zero = jnp.zeros_like(count)
             return zero if valid is None else jnp.where(valid, zero, count)
 
-        return {name: (rows, left(count)) for name, (rows, count) in state.items()}
+        return {name: (rows, reset(count)) for name, (rows, count) in state.items()}
 
 
-def number_of_real(blocks: dict[str, Block]) -> Any:
-    """How many records these are."""
+def count_valid(blocks: dict[str, Block]) -> Any:
+    """Return the number of valid records in some blocks."""
     return sum(
-        block.rows() if block.valid is None else jnp.sum(block.valid, dtype=jnp.int32)
+        block.num_rows() if block.valid is None else jnp.sum(block.valid, dtype=jnp.int32)
         for block in blocks.values()
     )
 
@@ -88,104 +88,112 @@ def number_of_real(blocks: dict[str, Block]) -> Any:
 Path = tuple[int, ...]
 
 MAX_BUFFER_BYTES = 4 * 2**20
-MAX_ADAPTED_BYTES = 2**18  # a buffer whose size adapts leaves whole, however little is in it
+MAX_ADAPTIVE_BUFFER_BYTES = 2**18  # such a buffer always leaves whole, however few records it has
 
 
-class Plan(NamedTuple):
-    """Where records wait, and what the host is told of them.
+class StreamPlan(NamedTuple):
+    """Streams, buffers and sites of a tapped program.
 
     Attributes:
-      paths: The sites of each path.
-      streams: What the host knows of each path, in the same order.
-      buffers: What waits on each path, where the number of records is not known; else none.
-      sites: What the host knows of each site.
+      paths: Census of each path.
+      streams: Description of each path for the host, in the same order.
+      buffers: Buffer of each path; empty if no record is buffered.
+      sites: Description of each site for the host.
     """
 
     paths: Mapping[Path, Census]
-    streams: tuple[Stream, ...]
+    streams: tuple[RecordStream, ...]
     buffers: Mapping[Path, Buffer]
     sites: Mapping[str, Site]
 
 
-def plan_of(
+def make_plan(
     census: Census,
     specs: Mapping[str, LogSpec],
     totals: Mapping[str, int],
     size: int,
     *,
     adapts: bool = False,
-) -> Plan:
-    """Return the plan of a program, given how many records may wait.
+) -> StreamPlan:
+    """Return the plan of a program whose buffers have room for `size` records.
 
-    If the host adapts their number, they all wait in one buffer, but for those of shards, which
-    leave one by one.
+    If the host adapts the number of records, one buffer holds the records of all paths, except
+    those of shards, which leave one by one.
     """
     paths: dict[Path, Census] = {}
     for name, tally in census.items():
         paths.setdefault(tally.shards, {})[name] = tally
-    exact = all(tally.exact for tally in census.values())
-    bound = bound_of(census)
+    exact = all(tally.is_exact for tally in census.values())
+    bound = record_bound(census)
     buffers: dict[Path, Buffer] = {}
     if adapts:
-        # Less than `size` wait when up to `size` more come.
-        buffers = {(): Buffer(2 * size, adapting(census))}
+        # Fewer than `size` records wait when up to `size` more arrive.
+        buffers = {(): Buffer(2 * size, adapting_sites(census))}
     elif size > 1 and not exact and (bound is None or bound > size):
         buffers = {path: Buffer(size, own) for path, own in paths.items()}
-    return Plan(
+    return StreamPlan(
         paths,
-        tuple(Stream(path, bound_of(own) if exact else None) for path, own in paths.items()),
+        tuple(
+            RecordStream(path, record_bound(own) if exact else None) for path, own in paths.items()
+        ),
         buffers,
         {name: Site(spec, totals.get(spec.entries[0].key)) for name, spec in specs.items()},
     )
 
 
-def fitting(census: Census, size: int) -> int:
-    """Return how many records wait: as many as asked for, or fewer where all of them are large.
+def fitting_buffer_size(census: Census, size: int) -> int:
+    """Return the number of records to buffer: `size`, or fewer if all records are large.
 
-    Transfers of megabytes gain nothing by being fewer, and what waits takes the device's memory.
+    Transfers of megabytes gain nothing by being fewer, and a buffer takes device memory.
     """
-    smallest = min(map(bytes_of, census.values()), default=0)
+    smallest = min(map(record_bytes, census.values()), default=0)
     return max(1, min(size, MAX_BUFFER_BYTES // max(smallest, 1)))
 
 
-def adapting(census: Census) -> Census:
-    """Return the sites whose records wait in a buffer if the host adapts how many do."""
+def adapting_sites(census: Census) -> Census:
+    """Return the sites whose records are buffered if the host adapts the size of the buffer."""
     return {name: tally for name, tally in census.items() if tally.in_loop and not tally.shards}
 
 
-def adapted_size(census: Census) -> int:
-    """Return how many of their records wait at most; 0 if there are none, or they are large.
+def adaptive_buffer_size(census: Census) -> int:
+    """Return the maximum number of buffered records; 0 if no site is buffered or records are large.
 
     A buffer has room for that many records of each site.
     """
-    own = adapting(census)
+    own = adapting_sites(census)
     if not own:
         return 0
-    return min(MAX_BLOCK_RECORDS, MAX_ADAPTED_BYTES // max(sum(map(bytes_of, own.values())), 1))
+    return min(
+        MAX_BLOCK_RECORDS, MAX_ADAPTIVE_BUFFER_BYTES // max(sum(map(record_bytes, own.values())), 1)
+    )
 
 
-def bytes_of(tally: Tally) -> int:
-    """How large the values of a record are."""
+def record_bytes(tally: Tally) -> int:
+    """Return the size of the values of one record."""
     return sum(math.prod(like.shape) * like.dtype.itemsize for like in tally.leaves)
 
 
-def totals_of(census: Census, specs: Mapping[str, LogSpec], interval: int) -> dict[str, int]:
-    """How many records each key has after thinning, where the census, of all, says so."""
+def records_per_key(census: Census, specs: Mapping[str, LogSpec], interval: int) -> dict[str, int]:
+    """Return the number of records of each key after thinning, for keys with an exact count.
+
+    The census is that of all records, before thinning.
+    """
     tallies: dict[str, list[Tally]] = {}
     for name, tally in census.items():
         for entry in specs[name].entries:
             tallies.setdefault(entry.key, []).append(tally)
     return {
-        key: -(-sum(tally.most or 0 for tally in own) // interval)
+        key: -(-sum(tally.max_records or 0 for tally in own) // interval)
         for key, own in tallies.items()
-        if all(tally.exact for tally in own)
+        if all(tally.is_exact for tally in own)
     }
 
 
-def counters_of(census: Census, specs: Mapping[str, LogSpec]) -> dict[str, str] | None:
-    """For each site the name of the counter of its keys, or None if they cannot share one.
+def assign_counters(census: Census, specs: Mapping[str, LogSpec]) -> dict[str, str] | None:
+    """Return for each site the name of the counter of its keys; None if they cannot share one.
 
-    Keys that are always logged together share a counter; those that are only at times cannot.
+    Keys that are always logged together share a counter; keys that are sometimes logged together
+    cannot.
     """
     sites: dict[str, set[str]] = {}
     for name in census:
@@ -200,8 +208,8 @@ def counters_of(census: Census, specs: Mapping[str, LogSpec]) -> dict[str, str] 
     return counters
 
 
-def bound_of(census: Census) -> int | None:
-    """How many records there are at most, or None where nothing bounds them."""
-    if any(tally.most is None for tally in census.values()):
+def record_bound(census: Census) -> int | None:
+    """Return the maximum number of records, or None if it is unbounded."""
+    if any(tally.max_records is None for tally in census.values()):
         return None
-    return sum(tally.most or 0 for tally in census.values())
+    return sum(tally.max_records or 0 for tally in census.values())

@@ -1,8 +1,8 @@
-"""How a function is traced for a harvest, and what the harvest is given.
+"""Trace a function for a harvest, and run the harvest.
 
-The function is traced with some of its leaves traced and all others as they are, its logs bound.
-What comes out is a `Traced`: the program, with all that a harvest may need of the call. The harvest
-runs it, and its results are put back where they stood in what the function returned.
+The function is traced with some of its leaves as tracers and its logs bound. The result is a
+`TracedFunction`: the program and everything that a harvest needs of the call. The harvest runs it,
+and its results replace the tracers in the value that the function returned.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ import jax
 from logax import _compat
 from logax._compat import Array, Jaxpr, Tree
 from logax._delivery.calls import BlockSize
-from logax._log import is_listening, listening, silence
+from logax._log import disable_logs, enable_logs, is_logging_enabled
 
 
 @dataclasses.dataclass(frozen=True)
-class Traced:
-    """A user's function traced with its logs bound.
+class TracedFunction:
+    """A user's function, traced with its logs bound.
 
     Attributes:
       jaxpr: The program.
-      args: Its arguments.
-      listening: Whether there is a harvest outside that sees what this one leaves.
-      ledger: The key and the site of every log that was bound while tracing.
-      ticket: What gives calls their numbers, where they have any.
-      number: The number of the call, where it is known before the program runs.
-      block_size: Number of records that leave the program together at first, where the host adapts
-        it while the program runs.
-      owner: The number of who owns its records, if they have an owner.
-      notes: What the harvest says of the program: "silent" if it makes no use of the number.
+      args: Arguments of the program.
+      has_outer: True if an outer harvest sees the logs that this one passes on.
+      bound_logs: Key and site of every log that was bound while tracing.
+      ticket: Source of call numbers, if calls have numbers.
+      number: Number of the call, if it is known before the program runs.
+      block_size: Number of records that leave the program together at first, if the host adapts it
+        while the program runs.
+      owner: Number of the owner of the records, if they have one.
+      notes: Remarks of the harvest on the program: "silent" if it sends no records.
     """
 
     jaxpr: Jaxpr
     args: Sequence[Array]
-    listening: bool
-    ledger: frozenset[tuple[str, str]]
+    has_outer: bool
+    bound_logs: frozenset[tuple[str, str]]
     ticket: Any = None
     number: Array | None = None
     owner: Array | None = None
@@ -47,55 +47,57 @@ class Traced:
     block_size: Array | None = None
 
 
-class Ticket(Protocol):
-    """Numbers for calls whose records leave the program while it runs."""
+class CallTicket(Protocol):
+    """Source of numbers for calls whose records leave the program while it runs."""
 
     @property
     def owner(self) -> Array | None:
-        """The number of who owns the records, an array or a tracer; None if nobody does."""
+        """Number of the owner of the records, an array or a tracer; None if they have no owner."""
 
     def check(self) -> None:
-        """Raise what went wrong in earlier calls."""
+        """Raise the errors of earlier calls."""
 
     def begin(self, block_size: BlockSize | None) -> int:
-        """Return the number of a new call of a program, given what the host adapts for it."""
+        """Return the number of a new call; `block_size` is what the host adapts for its program."""
 
     def begin_inside(self) -> int:
-        """The number of a new call, while the program runs that it is part of."""
+        """Return the number of a new call inside a program that already runs."""
 
-    def started(self, number: int, result: Tree) -> None:
-        """The program of this call runs, and this will be its result."""
+    def mark_started(self, number: int, result: Tree) -> None:
+        """Report that the program of a call runs and will return `result`."""
 
     def forget(self, number: int) -> None:
-        """There will be no records of this call."""
+        """Report that a call sends no records."""
 
     def abandon(self, number: int) -> None:
-        """The program of this call failed: there will be no more records of it."""
+        """Report that the program of a call failed and sends no more records."""
 
 
 class Harvester(NamedTuple):
-    """What a harvest does with a traced function.
+    """The treatment of a traced function by one kind of harvest.
 
     Attributes:
-      name: What the user calls it.
-      run: Given the traced function and the options, returns its results, and the logs or None.
-      bind_logs: Whether logs are bound while tracing.
-      adapts: Given the options, whether the host adapts the number of records that leave together.
+      name: Name of the public function.
+      run: Function of the traced function and the options that returns the results, and the logs or
+        None.
+      bind_logs: Whether to bind logs while tracing.
+      adapts: Function of the options: whether the host adapts the number of records that leave
+        together.
     """
 
     name: str
-    run: Callable[[Traced, Any], tuple[Sequence[Array], Any]]
+    run: Callable[[TracedFunction, Any], tuple[Sequence[Array], Any]]
     bind_logs: bool = True
     adapts: Callable[[Any], bool] = lambda options: False
 
 
 @dataclasses.dataclass
-class About:
-    """What is harvested how: the harvest, its options, the numbers of the call and its owner."""
+class HarvestCall:
+    """One call of a harvest: the harvester, its options, and the numbers that the call gets."""
 
     harvester: Harvester
     options: Any
-    ticket: Ticket | None = None
+    ticket: CallTicket | None = None
     number: Array | None = None
     owner: Array | None = None
     notes: set[str] = dataclasses.field(default_factory=set)
@@ -103,43 +105,43 @@ class About:
 
 
 def run_harvest(
-    about: About,
+    call: HarvestCall,
     fun: Any,
     leaves: Sequence[Any],
     structure: Any,
-    moving: Sequence[int],
+    traced_at: Sequence[int],
 ) -> Any:
-    """Trace with the leaves at `moving` traced and all others as they are, and harvest."""
+    """Trace `fun` with the leaves at `traced_at` as tracers, and harvest it."""
     returned: list[tuple[Any, list[Any], list[int]]] = []
 
-    def traced(*dynamic: Array) -> list[Array]:
-        every = list(leaves)
-        for i, x in zip(moving, dynamic, strict=True):
-            every[i] = x
-        tree_fun, args, kwargs = jax.tree.unflatten(structure, every)
+    def run(*dynamic: Array) -> list[Array]:
+        inputs = list(leaves)
+        for i, x in zip(traced_at, dynamic, strict=True):
+            inputs[i] = x
+        tree_fun, args, kwargs = jax.tree.unflatten(structure, inputs)
         out = (fun if tree_fun is None else tree_fun)(*args, **kwargs)
         results, tree = jax.tree.flatten(out)
         places = [i for i, x in enumerate(results) if isinstance(x, jax.core.Tracer)]
-        # A tracer that is kept is a leak to JAX.
+        # JAX reports a tracer that outlives its trace as a leak.
         returned.append((tree, [None if i in places else x for i, x in enumerate(results)], places))
         return [results[i] for i in places]
 
-    harvester = about.harvester
-    ledger: set[tuple[str, str]] = set()
-    outer = is_listening()
-    dynamic = [leaves[i] for i in moving]
-    with listening(ledger) if harvester.bind_logs else silence():
+    harvester = call.harvester
+    bound_logs: set[tuple[str, str]] = set()
+    outer = is_logging_enabled()
+    dynamic = [leaves[i] for i in traced_at]
+    with enable_logs(bound_logs) if harvester.bind_logs else disable_logs():
         try:
-            jaxpr, _ = _compat.trace(traced, *dynamic)
-        except _NEEDS_A_NUMBER as error:
+            jaxpr, _ = _compat.trace_to_jaxpr(run, *dynamic)
+        except _CONCRETIZATION_ERRORS as error:
             error.add_note(
-                f"`{harvester.name}` traces the numbers among the arguments. Name those that the "
-                f"program is made by: `{harvester.name}(f, static_argnames=...)`."
+                f"`{harvester.name}` traces the numbers among the arguments. Name those that "
+                f"must be static: `{harvester.name}(f, static_argnames=...)`."
             )
             raise
-    given = (about.ticket, about.number, about.owner, about.notes, about.block_size)
-    harvest = Traced(jaxpr, dynamic, outer, frozenset(ledger), *given)
-    results, logs = harvester.run(harvest, about.options)
+    numbers = (call.ticket, call.number, call.owner, call.notes, call.block_size)
+    traced = TracedFunction(jaxpr, dynamic, outer, frozenset(bound_logs), *numbers)
+    results, logs = harvester.run(traced, call.options)
     tree, out, places = returned[-1]
     for place, x in zip(places, results, strict=True):
         out[place] = x
@@ -147,7 +149,7 @@ def run_harvest(
     return rebuilt if logs is None else (rebuilt, logs)
 
 
-_NEEDS_A_NUMBER = (
+_CONCRETIZATION_ERRORS = (
     jax.errors.ConcretizationTypeError,
     jax.errors.TracerArrayConversionError,
     jax.errors.TracerIntegerConversionError,

@@ -1,13 +1,13 @@
-"""Undo reductions over lanes: compute what one lane would decide, where a library asks them all.
+"""Undo reductions over lanes: compute the decision of one lane where a library reduces over all.
 
-The loops of equinox, and so those of diffrax and optimistix, go on while any lane does: they reduce
-their predicate over the lanes of every `vmap` (`unvmap_any`) and discard the results of finished
-lanes. The harvest walks the program before `vmap` gives it lanes, so the operand of the reduction
-is still the predicate of one lane. The equations between the reduction and the predicate of the
-loop run once more on that operand: the loop keeps the reduced predicate, and the one of the lane
-says whether the records of an iteration are real.
+The loops of equinox, and so those of diffrax and optimistix, continue while any lane does: they
+reduce their predicate over the lanes of every `vmap` (`unvmap_any`) and discard the results of
+finished lanes. The harvest walks the program before `vmap` adds lanes, so the operand of the
+reduction is still the predicate of one lane. The equations between the reduction and the predicate
+of the loop run once more on that operand: the loop uses the reduced predicate, and the predicate of
+the lane decides whether the records of an iteration are valid.
 
-Primitives are recognized by their names: logax does not import equinox.
+Primitives are recognized by name, so logax does not import equinox.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ import jax.numpy as jnp
 
 from logax import _compat
 from logax._compat import Array, Equation, Jaxpr
-from logax._harvest.harvest import RULES, Rule, Silent
+from logax._harvest.harvest import RULES, Rule, SilentHarvest
 
 _CALLS = ("jit", "pjit", "closed_call", "core_call", "eval_jaxpr", "custom_jvp_call")
 
 
-class Alone(Silent):
-    """The harvest that computes what a lane alone would decide: it reduces over no lanes."""
+class SingleLaneHarvest(SilentHarvest):
+    """The harvest that computes the decision of a lane alone: it does not reduce over lanes."""
 
     def concerns_primitive(self, name: str) -> bool:
         return name in _WITHIN_LANE or super().concerns_primitive(name)
 
 
-class Reduced(NamedTuple):
+class ReducedVariable(NamedTuple):
     """A variable that depends on a reduction over lanes.
 
     Attributes:
       variable: The variable.
-      jaxpr: The equations from the reduction to the variable, to be walked by `Alone`.
-      inputs: The variables that they read and do not define.
+      jaxpr: The equations from the reduction to the variable, for a walk with `SingleLaneHarvest`.
+      inputs: Variables that the equations read and do not define.
     """
 
     variable: Any
@@ -45,8 +45,8 @@ class Reduced(NamedTuple):
     inputs: list[Any]
 
 
-def reduced_variables(jaxpr: Jaxpr, atoms: Iterable[Any]) -> list[Reduced]:
-    """Find those of the variables that depend on a reduction over lanes."""
+def reduced_variables(jaxpr: Jaxpr, atoms: Iterable[Any]) -> list[ReducedVariable]:
+    """Return the variables among `atoms` that depend on a reduction over lanes."""
     equations: dict[Any, Equation] = {}  # by the variables that depend on a reduction
     for equation in jaxpr.eqns:
         if _reduces(equation) or (
@@ -54,10 +54,10 @@ def reduced_variables(jaxpr: Jaxpr, atoms: Iterable[Any]) -> list[Reduced]:
             and any(v in equations for v in _compat.variables(equation.invars))
         ):
             equations.update(dict.fromkeys(equation.outvars, equation))
-    return [_reduced(v, jaxpr, equations) for v in _compat.variables(atoms) if v in equations]
+    return [_trace_back(v, jaxpr, equations) for v in _compat.variables(atoms) if v in equations]
 
 
-def _reduced(variable: Any, jaxpr: Jaxpr, equations: dict[Any, Equation]) -> Reduced:
+def _trace_back(variable: Any, jaxpr: Jaxpr, equations: dict[Any, Equation]) -> ReducedVariable:
     needed = {variable: None}
     chosen: list[Equation] = []
     for equation in reversed(jaxpr.eqns):
@@ -65,14 +65,14 @@ def _reduced(variable: Any, jaxpr: Jaxpr, equations: dict[Any, Equation]) -> Red
             chosen.append(equation)
             needed.update(_compat.variables(equation.invars))
     inputs = [v for v in needed if v not in equations]
-    return Reduced(variable, _compat.sub_jaxpr(chosen[::-1], inputs, [variable]), inputs)
+    return ReducedVariable(variable, _compat.sub_jaxpr(chosen[::-1], inputs, [variable]), inputs)
 
 
 def _reduces(equation: Equation) -> bool:
     """Return whether the equation is a reduction over lanes, or a plain call that holds one."""
     if equation.primitive.name in _REDUCTIONS:
         return True
-    return _can_repeat(equation) and any(map(_reduces, _called(equation)))
+    return _can_repeat(equation) and any(map(_reduces, _called_equations(equation)))
 
 
 def _can_repeat(equation: Equation) -> bool:
@@ -80,25 +80,26 @@ def _can_repeat(equation: Equation) -> bool:
     if equation.effects or "callback" in equation.primitive.name:
         return False
     if equation.primitive.name in _CALLS:
-        return all(map(_can_repeat, _called(equation)))
+        return all(map(_can_repeat, _called_equations(equation)))
     is_plain = not list(_compat.jaxprs_in(equation.params))
     return is_plain and all(v.aval.shape == () for v in equation.outvars)
 
 
-def _called(equation: Equation) -> Sequence[Equation]:
+def _called_equations(equation: Equation) -> Sequence[Equation]:
     if equation.primitive.name not in _CALLS:
         return ()
-    inner, _ = _compat.parts(_compat.called_jaxpr(equation.params))
+    inner, _ = _compat.jaxpr_and_consts(_compat.jaxpr_of_call(equation.params))
     return inner.eqns  # type: ignore[no-any-return]
 
 
 def _rule(within_lane: Callable[[Array], Array]) -> Rule:
-    """The rule of a primitive that is a function of its operand where there are no lanes."""
+    """Return the rule of a primitive that, without lanes, is a function of its operand."""
     return Rule(lambda equation, harvest: {}, lambda equation, args, frame: [within_lane(args[0])])
 
 
-# Each reduction is over the axes of its operand, and under `vmap` over all lanes too. The last one
-# returns its operand, and raises under `vmap` if that differs between lanes, as it does here.
+# Each reduction is over the axes of its operand, and under `vmap` over all lanes too.
+# `nonbatchable` returns its operand, and raises under `vmap` if that differs between lanes. Here it
+# may differ.
 _REDUCTIONS = {"unvmap_any": jnp.any, "unvmap_all": jnp.all, "unvmap_max": jnp.max}
 _WITHIN_LANE: dict[str, Any] = {**_REDUCTIONS, "nonbatchable": lambda x: x}
 RULES.update({name: _rule(function) for name, function in _WITHIN_LANE.items()})

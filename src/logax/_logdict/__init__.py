@@ -1,14 +1,14 @@
-"""What `logdict` is made of: the records of one key, and all that is done with them.
+"""`logdict`, the columnar result of a harvest: a dictionary and a pytree of records.
 
-| file | what it knows |
+| file | contents |
 | --- | --- |
-| `rows` | one array with a record axis |
-| `records` | one key: its arrays, steps, count and sites |
-| `given` | one key from what a user gives, checked |
-| `join` | one key and later records of it |
-| `fold` | one key reduced |
-| `layout` | all keys: which array is whose |
-| `table` | all keys as a dictionary |
-| `views` | the attributes that are looked up by step name and key |
-| `nonfinite`, `display`, `groups`, `export` | ways out |
+| `logdict.py` | `logdict` and `concat`, and their registration as pytrees |
+| `table.py` | the dictionary that `logdict` extends, and its static layout |
+| `records.py` | the records of one key: arrays, steps, count and sites |
+| `validate.py` | the records of one key from user input, checked |
+| `join.py` | joining records: `a + b` and `concat` |
+| `reduce.py` | applying reducers: `logs.reduce(...)` |
+| `views.py` | `logs.steps`, `logs.count`, `logs.last`, `logs.slice`; `logs.first_nonfinite()` |
+| `display.py` | the text of `print(logs)` |
+| `export.py` | `logs.to_pandas()` and `logs.to_xarray()` |
 """

@@ -1,8 +1,8 @@
-"""Join the records of one key in several logdicts, in order: `a + b` and `concat`.
+"""Join the records of one key of several logdicts, in order: `a + b` and `concat`.
 
-NumPy joins arrays whose numbers can be seen on the host, because JAX compiles a program for each
-new length; the result goes back to where the first of them was. JAX joins everything else: tracers,
-arrays that span processes, and arrays whose record axis is split over devices.
+NumPy joins concrete arrays on the host, because JAX would compile a program for each new length;
+the result is put back on the device, and with the sharding, of the first array. JAX joins
+everything else: tracers, arrays that span processes, and arrays whose record axis is sharded.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import Any
 import jax
 import numpy as np
 
-from logax._compat import Array, outside_of_traces
-from logax._logdict.records import Records, Share, once
+from logax._compat import Array, is_outside_traces
+from logax._logdict.records import ColumnCache, KeyRecords, compute_once
 from logax._support.arrays import (
+    array_module,
     is_concrete,
     is_key_array,
     missing_rows,
-    module_of,
     shape_name,
     take_rows,
 )
@@ -30,11 +30,11 @@ from logax._support.arrays import (
 Join = Callable[[Sequence[Array]], Array]
 
 
-def joined(parts: Sequence[Records], share: Share) -> Records:
-    """Join the records of several parts, in order. `check_fit` has accepted the parts.
+def join_records(parts: Sequence[KeyRecords], cache: ColumnCache) -> KeyRecords:
+    """Join the records of several parts, in order. `check_fit` must have accepted them.
 
-    The count of the result is the number of rows it holds. Padding goes to the end, and where the
-    counts can be seen it is cut off.
+    The count of the result is its number of real rows. Padding moves to the end, and is cut off if
+    the counts are concrete.
     """
     first = parts[0]
     site = tuple(dict.fromkeys(site for part in parts for site in part.site))
@@ -44,14 +44,16 @@ def joined(parts: Sequence[Records], share: Share) -> Records:
     names = dict.fromkeys(name for part in parts for name in part.steps)
     columns = {name: [part.steps.get(name) for part in parts] for name in names}
     on_host = all(
-        once(share, ("host", *map(id, x)), functools.partial(_can_join_on_host, x, first.axis))
+        compute_once(
+            cache, ("host", *map(id, x)), functools.partial(_can_join_on_host, x, first.axis)
+        )
         for x in (*leaves, *columns.values(), counts)
     )
     # Keys that share a column or a count share the joined one.
     identity = (on_host, *lengths, *map(id, counts))
     total = None
     if any(count is not None for count in counts):
-        total = once(share, ("count", *identity), lambda: _total(parts, on_host))
+        total = compute_once(cache, ("count", *identity), lambda: _total_rows(parts, on_host))
     if first.length is None:
         return dataclasses.replace(first, count=total, site=site)
     join = _host_join(parts, total) if on_host else _device_join(parts, total)
@@ -67,19 +69,21 @@ def joined(parts: Sequence[Records], share: Share) -> Records:
         )
 
     steps = {
-        name: once(share, (*identity, *map(id, column)), functools.partial(join_steps, column))
+        name: compute_once(
+            cache, (*identity, *map(id, column)), functools.partial(join_steps, column)
+        )
         for name, column in columns.items()
     }
     value = jax.tree.unflatten(first.flat[1], map(join, leaves))
-    result = Records(value, steps, total, site, first.rank)
-    return result.compacted(share) if total is not None and is_concrete(total) else result
+    result = KeyRecords(value, steps, total, site, first.rank)
+    return result.compact(cache) if total is not None and is_concrete(total) else result
 
 
 class MisfitError(ValueError):
-    """Raised for records that cannot be joined.
+    """Records cannot be joined.
 
     Attributes:
-      parts: Numbers of the two parts that do not fit together.
+      parts: Numbers of the two parts that differ.
     """
 
     def __init__(self, why: str, one: int, other: int) -> None:
@@ -87,22 +91,24 @@ class MisfitError(ValueError):
         self.parts = (one, other)
 
 
-def check_fit(parts: Mapping[int, Records]) -> None:
-    """Raise a `MisfitError` unless all parts can be joined. They are given by number."""
+def check_fit(parts: Mapping[int, KeyRecords]) -> None:
+    """Raise a `MisfitError` unless all parts, a mapping from their numbers, can be joined."""
     (first, model), *others = parts.items()
     axis, expected = model.axis, _signature(model)
     steps = {name: (_type(x, axis), first) for name, x in model.steps.items()}
     for number, part in others:
         if _signature(part) != expected:
-            raise MisfitError(_difference(model, part), first, number)
+            raise MisfitError(_describe_difference(model, part), first, number)
         for name, x in part.steps.items():
             own = _type(x, axis)
             known, earlier = steps.setdefault(name, (own, number))
             if own != known:
-                raise MisfitError(_contrast(f"the step {name!r}", known, own), earlier, number)
+                raise MisfitError(
+                    _describe_contrast(f"the step {name!r}", known, own), earlier, number
+                )
 
 
-def _signature(records: Records) -> tuple[Any, ...]:
+def _signature(records: KeyRecords) -> tuple[Any, ...]:
     """Return a value that is equal for records that can be joined, apart from their steps."""
     leaves, structure = records.flat
     types = [_type(x, records.axis) for x in leaves]
@@ -114,39 +120,39 @@ def _type(x: Array, axis: int) -> tuple[Any, Any]:
     return x.dtype, x.shape[axis + 1 :]
 
 
-def _difference(first: Records, later: Records) -> str:
+def _describe_difference(first: KeyRecords, later: KeyRecords) -> str:
     one, two = (str(x.flat[1]) for x in (first, later))
     if one != two:
         return f"one has the structure {one}, the other {two}."
     if first.lanes != later.lanes:
-        this, that = (_axes_of(x) for x in (first, later))
+        this, that = (_describe_axes(x) for x in (first, later))
         return f"one has {this}, the other {that}. Only records of the same lanes can be joined."
     if (first.length is None) != (later.length is None):
-        return "one has arrays or steps, the other has not."
+        return "one has arrays or steps, the other has neither."
     pairs = zip(first.flat[0], later.flat[0], strict=True)
     types = ([_type(x, first.axis) for x in pair] for pair in pairs)
-    return _contrast("a record", *next((a, b) for a, b in types if a != b))
+    return _describe_contrast("a record", *next((a, b) for a, b in types if a != b))
 
 
-def _axes_of(records: Records) -> str:
+def _describe_axes(records: KeyRecords) -> str:
     shapes = [x.shape for x in records.flat[0]][:1]
     of = f" in an array of shape {shapes[0]}" if shapes else ""
     return f"lanes of shape {records.lanes} and records of rank {records.rank}{of}"
 
 
-def _contrast(what: str, one: tuple[Any, Any], two: tuple[Any, Any]) -> str:
+def _describe_contrast(what: str, one: tuple[Any, Any], two: tuple[Any, Any]) -> str:
     return f"{what} is {shape_name(*one)} in one and {shape_name(*two)} in the other."
 
 
-def _total(parts: Sequence[Records], on_host: bool) -> Array:
-    """Count the real rows of all parts, for each lane."""
+def _total_rows(parts: Sequence[KeyRecords], on_host: bool) -> Array:
+    """Return the number of real rows of all parts, for each lane."""
     if not on_host:
-        return functools.reduce(operator.add, [part.real() for part in parts])
-    real = np.stack([part.real_on_host() for part in parts])
+        return functools.reduce(operator.add, [part.num_real_rows() for part in parts])
+    real = np.stack([part.num_real_rows_on_host() for part in parts])
     return _put_back(real.sum(0, dtype=real.dtype), [part.count for part in parts])
 
 
-# On the host.
+# Join on the host.
 
 
 def _can_join_on_host(column: Sequence[Array | None], axis: int) -> bool:
@@ -155,7 +161,7 @@ def _can_join_on_host(column: Sequence[Array | None], axis: int) -> bool:
         return True
     first = on_devices[0]
     return (
-        outside_of_traces()
+        is_outside_traces()
         and is_concrete(first)
         and _can_grow(first, axis)
         and all(
@@ -182,18 +188,19 @@ def _can_grow(x: Array, axis: int) -> bool:
     return is_key_array(x) or bool(jax.dtypes.canonicalize_dtype(x.dtype) == x.dtype)
 
 
-def _host_join(parts: Sequence[Records], total: Array | None) -> Join:
+def _host_join(parts: Sequence[KeyRecords], total: Array | None) -> Join:
     axis = parts[0].axis
     if total is None:
-        return lambda arrays: _put_back(np.concatenate(_fetched(arrays), axis), arrays)
+        return lambda arrays: _put_back(np.concatenate(_fetch(arrays), axis), arrays)
     total = np.asarray(total)[..., None]
     kept = np.arange(total.max(initial=0)) < total
     real = np.concatenate(
-        [np.arange(part.length or 0) < part.real_on_host()[..., None] for part in parts], axis=-1
+        [np.arange(part.length or 0) < part.num_real_rows_on_host()[..., None] for part in parts],
+        axis=-1,
     )
 
     def join(arrays: Sequence[Array]) -> Array:
-        padded = np.concatenate(_fetched(arrays), axis)
+        padded = np.concatenate(_fetch(arrays), axis)
         rows = np.zeros((*kept.shape, *padded.shape[axis + 1 :]), padded.dtype)
         # Both masks select row by row within each lane, so the rows stay in order.
         rows[kept] = padded[real]
@@ -202,13 +209,13 @@ def _host_join(parts: Sequence[Records], total: Array | None) -> Join:
     return join
 
 
-def _fetched(arrays: Sequence[Array]) -> list[Any]:
+def _fetch(arrays: Sequence[Array]) -> list[Any]:
     if is_key_array(arrays[0]):
         arrays = [jax.random.key_data(x) for x in arrays]
     like = _first_on_device(arrays)
     platforms = set() if like is None else {device.platform for device in like.devices()}
     if platforms - {"cpu"}:  # pragma: no cover - needs an accelerator
-        for x in arrays:  # all copies begin before the first is waited for
+        for x in arrays:  # start all copies before waiting for the first
             if not _is_on_host(x):
                 x.copy_to_host_async()
     return [np.asarray(x) for x in arrays]
@@ -226,7 +233,7 @@ def _put_back(x: Any, arrays: Sequence[Any]) -> Array:
     data = jax.random.key_data(like) if is_key_array(like) else like
     if data.committed or len(data.devices()) > 1:
         on_device = jax.device_put(x, data.sharding)
-    else:  # on its device, and free to follow others elsewhere
+    else:  # uncommitted, as the first array is
         with jax.default_device(*data.devices()):
             on_device = jax.device_put(x)
     if data is like:
@@ -234,25 +241,25 @@ def _put_back(x: Any, arrays: Sequence[Any]) -> Array:
     return jax.random.wrap_key_data(on_device, impl=jax.random.key_impl(like))
 
 
-# By JAX.
+# Join by JAX.
 
 
-def _device_join(parts: Sequence[Records], total: Array | None) -> Join:
+def _device_join(parts: Sequence[KeyRecords], total: Array | None) -> Join:
     axis = parts[0].axis
     index = None if total is None else _index_without_gaps(parts)
 
     def join(arrays: Sequence[Array]) -> Array:
-        padded = module_of(*arrays).concatenate(arrays, axis=axis)
+        padded = array_module(*arrays).concatenate(arrays, axis=axis)
         return padded if index is None else take_rows(padded, index, axis)
 
     return join
 
 
-def _index_without_gaps(parts: Sequence[Records]) -> Array | None:
+def _index_without_gaps(parts: Sequence[KeyRecords]) -> Array | None:
     """Return the source of each row, such that padding comes last; None if no row moves."""
     rows = sum(part.length or 0 for part in parts)
-    real = [part.real() for part in parts]
-    xp = module_of(*real)
+    real = [part.num_real_rows() for part in parts]
+    xp = array_module(*real)
     number = index = xp.arange(rows)
     end: Array = 0
     for part, own in zip(parts[:-1], real[:-1], strict=True):

@@ -1,25 +1,9 @@
-"""`logdict`: many records, by column.
+"""`logdict`, a dictionary of arrays with many records, and `concat`.
 
-A `logdict` is a `dict` from keys to pytrees of arrays. In each array one axis, the record axis,
-counts records in order of execution. It is axis 0, until `vmap` of a function that returns a
-logdict puts its lanes before it; then all methods follow, since a logdict knows the rank of one
-record. Beside the values it holds
-
-- `steps`: by step name and then by key, the step of each record. A record that lacks a step which
-  its key has elsewhere holds what `missing_step` says; printing and exports leave it blank.
-- `count`: by key, how many records there were. Where the number depends on data the columns have a
-  fixed length, and the first `min(count, length)` rows are real. Where a ring kept only the last
-  records, all rows are real and the count says how many there have been.
-- `site`: by key, the file and line of the calls that log it.
-
-A logdict is also a pytree, so that compiled functions return it, `jax.tree.map` maps it and
-`jax.device_get` fetches it. Its leaves are those of the values, then the step columns, then the
-counts that do not follow from shapes. A step column or count that several keys share, as the keys
-of one `log` call share their steps, is one leaf, and stays shared. The order of keys is part of the
-structure, the sites are not.
-
-`compact`, `first_nonfinite`, `to_pandas`, `to_xarray` and `==` need to see numbers; all the rest
-works inside `jit` too. Printing shows shapes where there are no numbers to see.
+The docstring of `logdict` documents its contents. It is a pytree: its leaves are those of the
+values, then the step columns, then the counts that do not follow from shapes. A step column or
+count that several keys share, as the keys of one `log` call do, is one leaf and stays shared. The
+order of keys is part of the structure; the sites are not.
 """
 
 from __future__ import annotations
@@ -34,43 +18,64 @@ import jax
 
 from logax._compat import Array, Tree
 from logax._logdict import display, export
-from logax._logdict.join import MisfitError, check_fit, joined
-from logax._logdict.records import Records, Share
-from logax._logdict.reduce import check_reducer, reduced
-from logax._logdict.table import Layout, Table, put_together, taken_apart
-from logax._logdict.validate import records_of, step_columns
+from logax._logdict.join import MisfitError, check_fit, join_records
+from logax._logdict.records import ColumnCache, KeyRecords
+from logax._logdict.reduce import check_reducer, reduce_key
+from logax._logdict.table import LogdictLayout, RecordTable, flatten_logdict, unflatten_logdict
+from logax._logdict.validate import make_records, normalize_steps
 from logax._logdict.views import (
     Method,
     NonFinite,
     PerKey,
     Slicer,
     first_nonfinite,
-    listed,
+    format_names,
     stepdict,
 )
-from logax._support.arrays import called_alike, leaf_name, missing_step
-from logax._support.messages import add_note, received
-from logax._support.validation import as_names, as_text
+from logax._support.arrays import duplicate_name_error, leaf_name, missing_step
+from logax._support.messages import add_note, describe_value
+from logax._support.validation import validate_names, validate_string
 
 __all__ = ["concat", "leaf_name", "logdict", "matches", "missing_step", "stepdict"]
 
 
-class logdict(Table):
-    """Many records, by column: a `dict` and a pytree. The module's page says what it holds.
+class logdict(RecordTable):
+    """A dictionary from keys to pytrees of arrays, each with an axis that counts records.
+
+    `logax.spool` returns one; `logax.concat`, `+` and `|` combine several. In each array the record
+    axis is axis 0, in order of execution. `vmap` of a function that returns a logdict puts lane
+    axes before it; all methods account for them, because a logdict knows the rank of one record.
+
+    Besides the values a logdict holds:
+
+    - `steps`: The step of each record, by step name and key. A record without a step that other
+      records of its key have holds a placeholder, NaN for floats, which printing and exports leave
+      blank.
+    - `count`: The number of records, by key. If that number depends on data, the arrays have a
+      fixed length, the first `count` rows are real, and the rest is padding. If `count` exceeds the
+      length, only the last records were kept, and all rows are real.
+    - `site`: The file and line of the calls that logged it, by key.
+
+    A logdict is a pytree: compiled functions return it, `jax.tree.map` maps it, and
+    `jax.device_get` fetches it. `compact`, `first_nonfinite`, `to_pandas`, `to_xarray` and `==`
+    need concrete arrays; everything else works inside `jit` too.
 
     Args:
-      data: A mapping from keys to pytrees of arrays, each with a record axis. Of another logdict
-        the steps, counts, sites and ranks come along where they are not given.
-      steps: By step name, the step of each record: an array for all keys, or a mapping from keys to
-        arrays, which need not have all keys.
-      count: By key, how many records there were, for those of which not all rows are real.
-      site: By key, strings such as "train.py:12".
-      rank: By key, the rank of one record of its first leaf; only where lanes come before the
-        record axis, which is axis 0 otherwise.
+      data: Mapping from keys to pytrees of arrays with a record axis. Another logdict contributes
+        its steps, counts, sites and ranks unless they are given.
+      steps: Mapping from step names to the step of each record: an array for all keys, or a mapping
+        from some of the keys to arrays.
+      count: Number of records by key, for keys with padding or dropped records.
+      site: Sites by key, such as `"train.py:12"`.
+      rank: Rank of one record of the first leaf by key. Needed only if lanes come before the record
+        axis, which is axis 0 otherwise.
 
     Raises:
-      TypeError: a value is no pytree of arrays, or `steps` is no mapping.
-      ValueError: arrays of one key do not agree about lanes and records.
+      TypeError: A value is not a pytree of arrays, or `steps` is not a mapping.
+      ValueError: The arrays of a key differ in their lanes or their number of records.
+
+    Example:
+      `logdict({"loss": losses}, steps={"step": jnp.arange(len(losses))})`
     """
 
     __slots__ = ()
@@ -91,17 +96,17 @@ class logdict(Table):
             site = data._layout.site if site is None else site
             rank = data._layout.rank if rank is None else rank
         values = dict(data)
-        columns = step_columns(steps, values)
+        columns = normalize_steps(steps, values)
         given = (*columns.values(), count or {}, site or {}, rank or {})
         unknown = {key for mapping in given for key in mapping} - values.keys()
         if unknown:
             raise ValueError(
-                f"`logdict` got steps, counts, sites or ranks of {listed(unknown)}, and has "
-                f"{listed(values)}."
+                f"`logdict` got steps, counts, sites or ranks of {format_names(unknown)}, and has "
+                f"{format_names(values)}."
             )
         records = {}
         for key, value in values.items():
-            records[key] = records_of(
+            records[key] = make_records(
                 key,
                 value,
                 steps={name: each[key] for name, each in columns.items() if key in each},
@@ -109,13 +114,13 @@ class logdict(Table):
                 site=(site or {}).get(key),
                 rank=(rank or {}).get(key),
             )
-        self._adopt(records, columns)
+        self._set_records(records, columns)
 
-    # What it holds.
+    # Contents.
 
     @property
     def steps(self) -> stepdict:
-        """By step name and then by key, the step of each record: `logs.steps["update"]["loss"]`."""
+        """Step of each record, by step name and key: `logs.steps["update"]["loss"]`."""
         return stepdict({name: self._step(name) for name in self._layout.steps})
 
     def _step(self, name: str) -> stepdict:
@@ -128,7 +133,7 @@ class logdict(Table):
             return self._step(name)
         raise AttributeError(
             f"A `logdict` has no attribute {name!r}, and no step of that name; its steps are "
-            f"{listed(self._layout.steps)}."
+            f"{format_names(self._layout.steps)}."
         )
 
     def __dir__(self) -> list[str]:
@@ -136,25 +141,25 @@ class logdict(Table):
 
     @property
     def count(self) -> PerKey:
-        """By key, how many records there were: an integer, or one for each lane."""
-        return PerKey(self, "count", lambda key: self._of(key).counted())
+        """Number of records that were logged, by key: an integer, or one for each lane."""
+        return PerKey(self, "count", lambda key: self._key_records(key).total_count())
 
     @property
     def site(self) -> PerKey:
-        """By key, the file and line of each call that logs it."""
+        """File and line of each call that logged it, by key."""
         return PerKey(self, "site", lambda key: self._layout.site[key])
 
     @property
     def last(self) -> PerKey:
-        """By key, the last real record, without the record axis.
+        """Last real record, by key, without the record axis: `logs.last["loss"]`.
 
-        A lane that has no record gives NaN, and for integers what stands for no step. `IndexError`
-        where it can be seen that there is no record at all.
+        A lane without records holds NaN, or the placeholder of a missing step for integers. Raises
+        an `IndexError` if the count is concrete and there is no record.
         """
 
         def last(key: str) -> Tree:
             try:
-                return self._of(key).last()
+                return self._key_records(key).last()
             except IndexError as error:
                 raise IndexError(f"`logs.last[{key!r}]`: {error}") from None
 
@@ -162,43 +167,43 @@ class logdict(Table):
 
     @property
     def slice(self) -> Slicer:
-        """Some records of every key: `logs.slice[10:20]`, `logs.slice[-5:]`, `logs.slice[::10]`.
+        """Slice the records of every key: `logs.slice[10:20]`, `logs.slice[-5:]`.
 
-        Indices count the real rows of a key, and of each lane.
+        Indices count the real rows of each key and lane. `logs.slice[::10]` keeps every tenth one.
         """
         return Slicer(self)
 
     def leaves(self) -> dict[str, Array]:
-        """Every array by its flat name: the key, or key/path/to/leaf."""
+        """Return every array by its flat name: the key, or `key/path/to/leaf`."""
         leaves: dict[str, Array] = {}
         for key, value in self.items():
             for path, leaf in jax.tree_util.tree_leaves_with_path(value):
                 name = leaf_name(key, path)
                 if name in leaves:
-                    raise called_alike(name)
+                    raise duplicate_name_error(name)
                 leaves[name] = leaf
         return leaves
 
-    # New logdicts from old.
+    # New logdicts.
 
     def __add__(self, later: logdict) -> logdict:
-        """Join the records of each key, these first. A key that only one has stays as it is.
+        """Append the records of `later`, key by key. A key that only one has is kept unchanged.
 
-        To join many logdicts, collect them in a list for `logax.concat`.
+        To join many logdicts, pass a list to `logax.concat`, which takes linear time.
 
         Raises:
-          ValueError: the records of a key do not fit together.
+          ValueError: The records of a key differ in their structure, lanes, shape or dtype.
         """
         if not isinstance(later, logdict):
             return NotImplemented
-        return _joined([self, later], "`logdict + logdict`", lambda *_: "")
+        return _join_logdicts([self, later], "`logdict + logdict`", lambda *_: "")
 
     def __radd__(self, start: int) -> logdict:
-        """Return a copy for `0 + logs`, with which `sum` begins."""
+        """Return a copy for `0 + logs`, so that `sum(list_of_logdicts)` works."""
         return self.copy() if isinstance(start, int) and start == 0 else NotImplemented
 
     def __or__(self, other: Mapping[str, Tree]) -> logdict:  # type: ignore[override]
-        """The keys of both; of a key in both, everything is that of the right one."""
+        """Merge the keys of both. The right operand replaces a key entirely, steps included."""
         if not isinstance(other, Mapping):
             return NotImplemented
         logs = self.copy()
@@ -213,162 +218,180 @@ class logdict(Table):
         return self
 
     def reduce(self, how: Any = "mean") -> logdict:
-        """Many records to one, over the record axis, never over the elements of a record.
+        """Reduce the records of each key to one, over the record axis only.
 
         Args:
-          how: "mean", "sum", "min", "max", "std", "first", "last" or "count", a reducer, a function
-            from an array, records along axis 0, to one record, which is applied to each leaf, or a
-            mapping from keys or glob patterns to these, of which the first that matches counts;
-            keys that none matches are left as they are.
+          how: One of
+            - "mean", "sum", "min", "max", "std", "first", "last" or "count";
+            - a `Reducer` or `RecordReducer`;
+            - a function that maps an array with records along axis 0 to one record, applied to each
+              leaf;
+            - a mapping from keys or glob patterns to these. The first matching pattern applies, and
+              keys without a match are kept unchanged.
 
         Returns:
-          A logdict with the record that is left, its steps those of the last one that went in (of
-          the first for "first"). A key without records still has none.
+          A logdict with the reduced records. Their steps are those of the last record (of the first
+          one for "first"). A key without records still has none.
+
+        Raises:
+          ValueError: `how` is none of these, or a pattern matches no key.
+          TypeError: The values cannot be reduced this way.
         """
         hows = how if isinstance(how, Mapping) else {"*": how}
-        as_names("how", hows, "`logs.reduce`")
+        validate_names("how", hows, "`logs.reduce`")
         unknown = [name for name in hows if not any(matches(key, [name]) for key in self)]
         if unknown and isinstance(how, Mapping):
-            raise ValueError(f"`logs.reduce` got {listed(unknown)}, and there is {listed(self)}.")
+            raise ValueError(
+                f"`logs.reduce` got {format_names(unknown)}, and there is {format_names(self)}."
+            )
         for each in hows.values():
             check_reducer(each)
-        share: Share = {}
+        cache: ColumnCache = {}
         records = self._records()
         for key, column in records.items():
             pattern = next((name for name in hows if matches(key, [name])), None)
             if pattern is None:
                 continue
             try:
-                records[key] = reduced(column, hows[pattern], share)
+                records[key] = reduce_key(column, hows[pattern], cache)
             except Exception as error:
                 add_note(error, f"This was in `logs.reduce`, for the key {key!r}.")
                 raise
-        return self._like(records)
+        return self._with_records(records)
 
     def filter(self, argnames: str | Iterable[str] | Callable[[str, Tree], Any]) -> logdict:
-        """Keep keys and leaves that match a name or pattern, or keys that a predicate chooses.
+        """Keep the keys and leaves that match names or patterns, or keys that a predicate accepts.
 
         Args:
           argnames: Names or glob patterns, or a function of a key and its value. A pattern that
-            matches a key takes all of it; one that matches the name of a leaf, such as
-            `grad/*/weight`, takes that leaf, and leaves that are not taken become None. The
-            function returns whether the key stays, with all of its value.
+            matches a key keeps its whole value. A pattern that matches the name of a leaf, such as
+            `grad/*/weight`, keeps that leaf; the other leaves of the key become None. A function
+            returns whether to keep the key.
         """
         records = self._records()
         if callable(argnames):
             chosen = {key: x for key, x in records.items() if argnames(key, x.value)}
-            return self._like(chosen)
-        patterns = as_names("argnames", argnames, "`logs.filter`") or ()
+            return self._with_records(chosen)
+        patterns = validate_names("argnames", argnames, "`logs.filter`") or ()
         kept = {}
         for key, column in records.items():
             if not matches(key, patterns):
-                column = column.only(key, lambda name: matches(name, patterns))
+                column = column.select_leaves(key, lambda name: matches(name, patterns))
                 if not jax.tree.leaves(column.value):
                     continue
             kept[key] = column
-        return self._like(kept)
+        return self._with_records(kept)
 
     def prefix(self, prefix: str) -> logdict:
-        """The same with `prefix` before every key, as it is: `logs.prefix("train/")`."""
-        prefix = as_text("prefix", prefix, "`logs.prefix`")
-        return self._like({prefix + key: column for key, column in self._records().items()})
+        """Prepend `prefix` literally to every key: `logs.prefix("train/")`."""
+        prefix = validate_string("prefix", prefix, "`logs.prefix`")
+        return self._with_records({prefix + key: column for key, column in self._records().items()})
 
     def compact(self) -> logdict:
-        """Without padding. Waits for the counts, and cannot be used inside a compiled function.
+        """Remove padding. Waits for the counts; not available inside compiled functions.
 
-        Where lanes have different numbers of records the longest one says how many rows stay, and
-        the counts stay with them.
+        If lanes differ in their number of records, the arrays keep the length of the longest lane,
+        and the counts are kept too.
         """
-        share: Share = {}
-        self._require("logs.compact()", Records.counts_shown)
-        return self._like({key: x.compacted(share) for key, x in self._records().items()})
+        cache: ColumnCache = {}
+        self._require_concrete("logs.compact()", KeyRecords.has_concrete_count)
+        return self._with_records({key: x.compact(cache) for key, x in self._records().items()})
 
-    # Out of JAX.
+    # Inspection and export on the host.
 
     def first_nonfinite(self) -> NonFinite | None:
-        """The first record that holds a NaN or an infinity, or None. Waits for the values.
+        """Return the first record that holds a NaN or an infinity, or None. Waits for the values.
 
-        Of several it is the one with the least step: that called `step`, else the first that all
-        of them have; without one in common, the least index among the records of its key.
+        Among several keys the smallest step decides: `step` if all of them have it, else the first
+        step that all have. Without a common step, the smallest record index decides.
+
+        Returns:
+          A `NonFinite` with `key`, `record`, `steps`, `site`, `lane` and `leaf`, or None.
         """
-        self._require("logs.first_nonfinite()")
+        self._require_concrete("logs.first_nonfinite()")
         return first_nonfinite(self._records())
 
     def to_pandas(self, key: str | None = None) -> Any:
-        """A `pandas.DataFrame` with one row for each record and lane, of one key or of all.
+        """Return a `pandas.DataFrame` with one row per record and lane, of one key or of all.
 
-        Columns: the lanes (`lane`, or `lane_0`, `lane_1`, ...), `record`, the steps, then the
-        leaves by name. Where a record is no scalar the cells hold NumPy arrays. A lane, record or
-        step column with the name of a leaf gets an underscore.
+        Columns are the lanes (`lane`, or `lane_0`, `lane_1`, ...), `record`, the steps, then the
+        leaves by name. Cells hold NumPy arrays if a record is not a scalar. A lane, record or step
+        column with the name of a leaf gets a trailing underscore.
 
-        Keys with the same steps, and keys without steps, stand side by side, record by record.
-        Other keys share a row only where all their steps are equal; what a key does not have there
-        is missing. Then rows are sorted by lane and steps, and there is no `record`, since it
-        differs between keys.
+        Keys with the same steps, and keys without steps, are aligned record by record. Other keys
+        share a row only if all their steps are equal, and have missing values elsewhere; the rows
+        are then sorted by lane and steps, without a `record` column, which would differ between
+        keys.
+
+        Args:
+          key: The only key to export; all keys if None.
 
         Raises:
           ImportError: pandas is not installed.
         """
-        self._require("logs.to_pandas()")
+        self._require_concrete("logs.to_pandas()")
         keys = self.keys() if key is None else [key]
-        return export.to_pandas({key: self._of(key) for key in keys})
+        return export.to_pandas({key: self._key_records(key) for key in keys})
 
     def to_xarray(self) -> Any:
-        """An `xarray.Dataset` with a variable for each leaf, over lanes, `record` and its own axes.
+        """Return an `xarray.Dataset` with a variable per leaf, over lanes, `record` and leaf axes.
 
-        Steps are coordinates. Padding of short lanes and missing steps are NaN, which makes floats
-        of integers. Where keys differ in their steps or in how many records they have, each group
-        of keys that agree has a record axis and steps of its own, called after its first key:
+        Steps are coordinates. Padding of short lanes and missing steps are NaN, which turns
+        integers into floats. If keys differ in their steps or number of records, each group of keys
+        that agree has a separate record axis and separate steps, named after its first key:
         `record_loss`, `step_loss`.
 
         Raises:
           ImportError: xarray is not installed.
         """
-        self._require("logs.to_xarray()")
+        self._require_concrete("logs.to_xarray()")
         return export.to_xarray(self._records())
 
     def __repr__(self) -> str:
-        return display.text(self._records())
+        return display.format_logdict(self._records())
 
 
 def concat(logdicts: Iterable[logdict]) -> logdict:
     """Join many logdicts in order, as `a + b + c` does, in time linear in their records.
 
-    Outside of compiled functions this waits for the arrays, joins them on the host without
-    compiling, and puts the result where the first of them was: on its device, with its sharding. Of
-    NumPy arrays it makes NumPy arrays. Inside compiled functions it is a part of the program.
+    Outside compiled functions `concat` waits for the arrays, joins them on the host without
+    compiling, and puts the result on the device and with the sharding of the first array. NumPy
+    arrays stay NumPy arrays. Inside compiled functions it becomes part of the program.
 
     Args:
-      logdicts: An iterable of logdicts. They may differ in their keys and steps: a key that only
-        one has stays as it is, and a step that some lack is missing there. Without any, the result
-        is an empty logdict.
+      logdicts: Iterable of logdicts. They may differ in their keys and steps: a key that only one
+        has is kept unchanged, and a step that some lack is missing there. An empty iterable gives
+        an empty logdict.
+
+    Returns:
+      One logdict with all records.
 
     Raises:
-      TypeError: one of them is not a logdict.
-      ValueError: the records of a key do not fit together.
+      TypeError: An element is not a logdict.
+      ValueError: The records of a key differ in their structure, lanes, shape or dtype.
     """
     if isinstance(logdicts, Mapping) or not isinstance(logdicts, Iterable):
         raise TypeError(
-            f"`concat` takes a list of logdicts, and got {received(logdicts)}. Write "
+            f"`concat` takes a list of logdicts, and got {describe_value(logdicts)}. Write "
             "`concat([first, second])`."
         )
     parts = list(logdicts)
     for number, part in enumerate(parts):
         if not isinstance(part, logdict):
             raise TypeError(
-                f"`concat` takes a list of logdicts, and got {received(part)} at index {number}. "
-                "Write `logdict(data)` around a dictionary of arrays with a record axis."
+                f"`concat` takes a list of logdicts, and got {describe_value(part)} at index "
+                f"{number}. Write `logdict(data)` around a dictionary of arrays with a record axis."
             )
-    return _joined(parts, "`concat`", lambda one, two: f" of logdicts {one} and {two}")
+    return _join_logdicts(parts, "`concat`", lambda one, two: f" of logdicts {one} and {two}")
 
 
-def _joined(parts: list[logdict], what: str, which: Callable[[int, int], str]) -> logdict:
-    """Join logdicts key by key. `which` describes two of them, by number, for errors."""
-    found: dict[str, dict[int, Records]] = {}
+def _join_logdicts(parts: list[logdict], what: str, which: Callable[[int, int], str]) -> logdict:
+    """Join logdicts key by key. `which` describes two of them, by number, in errors."""
+    found: dict[str, dict[int, KeyRecords]] = {}
     for number, part in enumerate(parts):
         for key, column in part._records().items():
             found.setdefault(key, {})[number] = column
-    share: Share = {}
+    cache: ColumnCache = {}
     records = {}
     for key, columns in found.items():
         try:
@@ -377,18 +400,18 @@ def _joined(parts: list[logdict], what: str, which: Callable[[int, int], str]) -
             place = which(*error.parts)
             raise ValueError(f"{what} cannot join {key!r}{place}: {error}") from error
         column, *others = columns.values()
-        records[key] = joined([column, *others], share) if others else column
+        records[key] = join_records([column, *others], cache) if others else column
     names = (name for part in parts for name in part._layout.steps)
-    return logdict()._like(records, dict.fromkeys(names))
+    return logdict()._with_records(records, dict.fromkeys(names))
 
 
 def matches(name: str, patterns: Iterable[str]) -> bool:
-    """Whether a key or the name of a leaf is one of these names or matches one of these globs."""
+    """Return whether a key or leaf name equals one of these names or matches one of these globs."""
     return any(name == pattern or fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def _flatten_with_keys(logs: logdict) -> tuple[list[tuple[Any, Any]], Layout]:
-    arrays, layout = taken_apart(logs)
+def _flatten_with_keys(logs: logdict) -> tuple[list[tuple[Any, Any]], LogdictLayout]:
+    arrays, layout = flatten_logdict(logs)
     return list(zip(layout.paths, arrays, strict=True)), layout
 
 
@@ -400,13 +423,14 @@ def _unflatten_steps(names: tuple[str, ...], children: Any) -> stepdict:
     return stepdict(zip(names, children, strict=True))
 
 
-for _name, _function in {**vars(dict), **vars(Table), **vars(logdict)}.items():
+# A step may have the name of any public method; see `views.py`.
+for _name, _function in {**vars(dict), **vars(RecordTable), **vars(logdict)}.items():
     if not _name.startswith("_") and isinstance(
         _function, (types.FunctionType, types.MethodDescriptorType)
     ):
         setattr(logdict, _name, Method(_function, _name))
 
 jax.tree_util.register_pytree_with_keys(
-    logdict, _flatten_with_keys, functools.partial(put_together, logdict), taken_apart
+    logdict, _flatten_with_keys, functools.partial(unflatten_logdict, logdict), flatten_logdict
 )
 jax.tree_util.register_pytree_with_keys(stepdict, _flatten_steps, _unflatten_steps)

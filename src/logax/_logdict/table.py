@@ -1,19 +1,15 @@
-"""The static half of a logdict: which array is whose.
+"""The dictionary that `logdict` extends, and its static layout.
 
-A logdict is flattened at every call of a compiled function that takes or returns one, so that all
-that does not change stands here, once: the keys in order, the rank of a record, and for each step
-column and each explicit count its place in the row of side arrays that follow the values. Arrays
-that several keys share have one place.
+The values of a `RecordTable` are those of the dictionary. All other arrays, the step columns and
+the explicit counts, form one tuple of side arrays, and a `LogdictLayout` maps keys to positions in
+it. An array that several keys share has one position. Every method that changes the dictionary
+keeps steps, counts and sites with their keys.
 
-Two layouts are equal when they say the same about arrays. The sites are along for the ride:
-programs that differ in line numbers only are the same program.
+JAX flattens a logdict at every call of a compiled function that takes or returns one. The layout is
+computed once and reused, so flattening only copies a short tuple.
 
-Records by key, as a dictionary: what `logdict` stands on.
-
-Every way to change a dictionary keeps the steps, counts and sites with their keys. The values are
-the dictionary's own; all other arrays stand in one row beside them, and a `Layout` says which is
-whose. So taking a logdict apart and putting it together, which happens at every call of a compiled
-function that takes or returns one, is to copy a short row.
+Layouts compare equal if they describe the same arrays. Sites are excluded: programs that differ in
+line numbers only are the same program and must not be compiled twice.
 """
 
 from __future__ import annotations
@@ -25,14 +21,14 @@ from typing import Any, NoReturn, Self, TypeVar
 import jax
 
 from logax._compat import Array, Tree
-from logax._logdict.records import Records, Share
-from logax._logdict.validate import assigned
-from logax._logdict.views import listed
+from logax._logdict.records import ColumnCache, KeyRecords
+from logax._logdict.validate import assign_records
+from logax._logdict.views import format_names
 
 
 @dataclasses.dataclass(frozen=True)
 class SideKey:
-    """The place of a side array in a key path: `.steps['update']['loss']`, `.count['loss']`."""
+    """Key-path entry of a side array: `.steps['update']['loss']` or `.count['loss']`."""
 
     path: tuple[str, ...]
 
@@ -40,8 +36,17 @@ class SideKey:
         return f".{self.path[0]}" + "".join(f"[{name!r}]" for name in self.path[1:])
 
 
-class Layout:
-    """Hashable; equal to another that means the same for arrays, whatever the sites."""
+class LogdictLayout:
+    """Static description of a logdict: its pytree structure for JAX, hashable, ignoring sites.
+
+    Attributes:
+      keys: Keys in order.
+      size: Number of keys.
+      rank: Rank of one record, by key.
+      steps: Position of each step column among the side arrays, by step name and key.
+      counts: Position of each explicit count among the side arrays, by key.
+      site: File and line of the calls that logged it, by key.
+    """
 
     __slots__ = ("_hash", "_paths", "_token", "counts", "keys", "rank", "site", "size", "steps")
 
@@ -61,7 +66,7 @@ class Layout:
         self._paths: tuple[Any, ...] | None = None
 
     def __eq__(self, other: object) -> bool:
-        return self is other or (isinstance(other, Layout) and self._token == other._token)
+        return self is other or (isinstance(other, LogdictLayout) and self._token == other._token)
 
     def __hash__(self) -> int:
         return self._hash
@@ -70,11 +75,11 @@ class Layout:
         return f"{', '.join(self.keys)}; steps {', '.join(self.steps) or 'none'}"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Layout, (self.rank, self.steps, self.counts, self.site)
+        return LogdictLayout, (self.rank, self.steps, self.counts, self.site)
 
     @property
     def paths(self) -> tuple[Any, ...]:
-        """A key of a key path for each value and then for each side array."""
+        """Key-path entries of the values, then of the side arrays."""
         if self._paths is None:
             side: dict[int, SideKey] = {}
             for name, places in self.steps.items():
@@ -87,10 +92,10 @@ class Layout:
         return self._paths
 
 
-def lay_out(
-    records: Mapping[str, Records], names: Iterable[str] = ()
-) -> tuple[Layout, tuple[Array, ...]]:
-    """The layout of these keys and their side arrays. `names` says in which order steps stand."""
+def make_layout(
+    records: Mapping[str, KeyRecords], names: Iterable[str] = ()
+) -> tuple[LogdictLayout, tuple[Array, ...]]:
+    """Return the layout of these records and their side arrays. `names` orders the steps."""
     side: list[Array] = []
     places: dict[int, int] = {}
 
@@ -110,48 +115,53 @@ def lay_out(
     steps = {name: columns for name, columns in steps.items() if columns}
     rank = {key: column.rank for key, column in records.items()}
     site = {key: column.site for key, column in records.items()}
-    return Layout(rank, steps, counts, site), tuple(side)
+    return LogdictLayout(rank, steps, counts, site), tuple(side)
 
 
-T = TypeVar("T", bound="Table")
+T = TypeVar("T", bound="RecordTable")
 _new, _set, _update, _values = dict.__new__, dict.__setitem__, dict.update, dict.values
 
 
-class Table(dict[str, Any]):
-    """A `dict` whose values are columns of records."""
+class RecordTable(dict[str, Any]):
+    """A `dict` from keys to pytrees of arrays that keeps steps, counts and sites with the keys."""
 
     __slots__ = ("__weakref__", "_layout", "_side")
-    _layout: Layout
+    _layout: LogdictLayout
     _side: tuple[Array, ...]
 
-    def _adopt(self, records: Mapping[str, Records], names: Iterable[str] = ()) -> None:
-        """Become these records."""
-        self._layout, self._side = lay_out(records, names)
+    def _set_records(self, records: Mapping[str, KeyRecords], names: Iterable[str] = ()) -> None:
+        """Replace the contents by these records."""
+        self._layout, self._side = make_layout(records, names)
         dict.clear(self)
         dict.update(self, {key: column.value for key, column in records.items()})
 
-    def _like(self, records: Mapping[str, Records], names: Iterable[str] = ()) -> Self:
-        """A new one of these records, its step names in the order of this one's."""
+    def _with_records(self, records: Mapping[str, KeyRecords], names: Iterable[str] = ()) -> Self:
+        """Return a new logdict of these records, with step names ordered as in this one."""
         logs: Self = _new(type(self))
-        logs._adopt(records, (*self._layout.steps, *names))
+        logs._set_records(records, (*self._layout.steps, *names))
         return logs
 
-    def _records(self) -> dict[str, Records]:
-        return {key: self._of(key) for key in self}
+    def _records(self) -> dict[str, KeyRecords]:
+        return {key: self._key_records(key) for key in self}
 
-    def _of(self, key: str) -> Records:
+    def _key_records(self, key: str) -> KeyRecords:
         value, layout, side = self[key], self._layout, self._side
         steps = {name: side[at[key]] for name, at in layout.steps.items() if key in at}
         count = side[layout.counts[key]] if key in layout.counts else None
-        return Records(value, steps, count, layout.site[key], layout.rank[key])
+        return KeyRecords(value, steps, count, layout.site[key], layout.rank[key])
 
     def _counts(self) -> dict[str, Array]:
-        """The counts that do not follow from shapes."""
+        """Return the explicit counts, which do not follow from shapes."""
         return {key: self._side[at] for key, at in self._layout.counts.items()}
 
-    def _require(self, what: str, seen: Callable[[Records], bool] = Records.shown) -> None:
+    def _require_concrete(
+        self,
+        what: str,
+        is_concrete: Callable[[KeyRecords], bool] = KeyRecords.has_concrete_arrays,
+    ) -> None:
+        """Raise a `TypeError` that names the public call `what` unless numbers are available."""
         for key, records in self._records().items():
-            if not seen(records):
+            if not is_concrete(records):
                 raise TypeError(
                     f"`{what}` needs to see the numbers of {key!r}, and here there are only "
                     "shapes. Return the logdict from the compiled function and use it outside."
@@ -163,29 +173,29 @@ class Table(dict[str, Any]):
                 raise KeyError(
                     f"{key!r} is a leaf: write `logs[{own!r}]` or `logs.leaves()[{key!r}]`"
                 )
-        raise KeyError(f"{key!r} was not logged; there is {listed(self)}")
+        raise KeyError(f"{key!r} was not logged; there is {format_names(self)}")
 
     def __setitem__(self, key: str, value: Tree) -> None:
-        """Put a value under a key.
+        """Set the value of a key.
 
-        Where its lanes and records are as many as those of the old value, the key's steps, count
-        and sites stay; otherwise it has none. The value of a new key has the lanes of all others.
+        The key keeps its steps, count and sites if the new value has the same lanes and number of
+        records; otherwise it loses them. The value of a new key must have the lanes of the others.
         """
         records = self._records()
         lanes = {column.lanes for column in records.values()}
         common = lanes.pop() if len(lanes) == 1 else ()
-        records[key] = assigned(key, value, records.get(key), common)
-        self._adopt(records, self._layout.steps)
+        records[key] = assign_records(key, value, records.get(key), common)
+        self._set_records(records, self._layout.steps)
 
     def __delitem__(self, key: str) -> None:
         records = self._records()
         if key not in records:
             self.__missing__(key)
         del records[key]
-        self._adopt(records, self._layout.steps)
+        self._set_records(records, self._layout.steps)
 
     def pop(self, key: str, /, *default: Any) -> Any:
-        """Remove a key and return its value."""
+        """Remove a key with its steps, count and sites, and return its value."""
         if key not in self and default:
             return default[0]
         value = self[key]
@@ -197,40 +207,44 @@ class Table(dict[str, Any]):
         if not self:
             raise KeyError("this `logdict` is empty")
         key = next(reversed(self))
-        return key, Table.pop(self, key)
+        return key, RecordTable.pop(self, key)
 
     def setdefault(self, key: str, default: Any = None, /) -> Any:
-        """The value of a key, which is put there if it is new."""
+        """Return the value of a key, setting it to `default` first if the key is new."""
         if key not in self:
             self[key] = default
         return self[key]
 
     def clear(self) -> None:
         """Remove all keys."""
-        self._adopt({})
+        self._set_records({})
 
     def update(self, other: Any = (), /, **more: Tree) -> None:
-        """Put these under their keys; those of a logdict with their steps, counts and sites."""
-        if isinstance(other, Table):
+        """Set several keys. Keys of another logdict bring their steps, counts and sites."""
+        if isinstance(other, RecordTable):
             names = (*self._layout.steps, *other._layout.steps)
-            self._adopt(self._records() | other._records(), names)
+            self._set_records(self._records() | other._records(), names)
             other = {}
         for key, value in (dict(other) | more).items():
             self[key] = value
 
     def copy(self) -> Self:
-        """Another one of the same arrays."""
-        return put_together(type(self), self._layout, taken_apart(self)[0])
+        """Return a shallow copy, which shares the arrays."""
+        return unflatten_logdict(type(self), self._layout, flatten_logdict(self)[0])
 
     def __eq__(self, other: object) -> bool:
-        """Whether keys, real records (NaN like NaN), steps and counts are equal. Waits for them."""
-        if not isinstance(other, Table):
+        """Compare keys, real records, steps and counts; padding and sites are ignored.
+
+        NaN equals NaN. Waits for the arrays.
+        """
+        if not isinstance(other, RecordTable):
             return NotImplemented
-        self._require("==")
-        other._require("==")
-        mine, others, share = self._records(), other._records(), Share()
+        self._require_concrete("==")
+        other._require_concrete("==")
+        mine, others = self._records(), other._records()
+        cache: ColumnCache = {}
         return mine.keys() == others.keys() and all(
-            records.compacted(share).equal(others[key].compacted(share))
+            records.compact(cache).is_equal(others[key].compact(cache))
             for key, records in mine.items()
         )
 
@@ -243,21 +257,21 @@ class Table(dict[str, Any]):
     __copy__ = copy
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return put_together, (type(self), self._layout, taken_apart(self)[0])
+        return unflatten_logdict, (type(self), self._layout, flatten_logdict(self)[0])
 
 
-def taken_apart(logs: Table) -> tuple[tuple[Any, ...], Layout]:
-    """The values, then all other arrays; and whose they are."""
+def flatten_logdict(logs: RecordTable) -> tuple[tuple[Any, ...], LogdictLayout]:
+    """Return the values followed by the side arrays, and the layout."""
     return (*_values(logs), *logs._side), logs._layout
 
 
-def put_together(kind: type[T], layout: Layout, arrays: Any) -> T:
-    """What was taken apart, with whatever objects in place of the arrays."""
+def unflatten_logdict(kind: type[T], layout: LogdictLayout, arrays: Any) -> T:
+    """Build a logdict from a layout and its children, which may be any objects, as JAX requires."""
     logs = _new(kind)
-    if layout.size == 1:  # the most common case, in half the time
+    if layout.size == 1:  # the most common case, without the cost of `zip`
         _set(logs, layout.keys[0], arrays[0])
     else:
-        # Unpacking by `zip` alone is what makes this fast; there are more arrays than keys.
+        # `strict=True` would be slower, and wrong: the side arrays follow the values.
         _update(logs, zip(layout.keys, arrays))  # noqa: B905
     logs._side = arrays[layout.size :]
     logs._layout = layout

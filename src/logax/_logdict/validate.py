@@ -1,4 +1,4 @@
-"""The records of a key from what a user gives, checked so that errors name the key."""
+"""Build the records of a key from user input, with errors that name the key."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import jax
 import numpy as np
 
 from logax._compat import Array, Tree
-from logax._logdict.records import Records
-from logax._support.arrays import leaf_name, record_rank
-from logax._support.messages import received
+from logax._logdict.records import KeyRecords
+from logax._support.arrays import leaf_name, record_ndim
+from logax._support.messages import describe_value
 
 
-def step_columns(steps: Any, keys: Iterable[str]) -> dict[str, Mapping[str, Array]]:
-    """Return the steps by name and key. An array in place of a mapping holds for all keys.
+def normalize_steps(steps: Any, keys: Iterable[str]) -> dict[str, Mapping[str, Array]]:
+    """Return the step columns by step name and key. An array stands for the steps of every key.
 
     Raises:
       TypeError: `steps` is not a mapping.
@@ -25,7 +25,7 @@ def step_columns(steps: Any, keys: Iterable[str]) -> dict[str, Mapping[str, Arra
     if not isinstance(steps, Mapping):
         raise TypeError(
             "`logdict` takes as `steps` a mapping from step names to arrays, and got "
-            f'{received(steps)}. Write `steps={{"step": array}}`.'
+            f'{describe_value(steps)}. Write `steps={{"step": array}}`.'
         )
     return {
         name: each if isinstance(each, Mapping) else dict.fromkeys(keys, _as_column(each))
@@ -37,7 +37,7 @@ def _as_column(x: Any) -> Array:
     return x if hasattr(x, "ndim") else np.asarray(x)
 
 
-def records_of(
+def make_records(
     key: str,
     value: Tree,
     *,
@@ -45,12 +45,12 @@ def records_of(
     count: Array | None = None,
     site: str | tuple[str, ...] | None = None,
     rank: int | None = None,
-) -> Records:
-    """The records of one key, as the arguments of `logdict` describe them.
+) -> KeyRecords:
+    """Return the records of one key. The arguments are those of `logdict`, for this key.
 
     Raises:
-      TypeError: a leaf is no array with a record axis.
-      ValueError: its arrays do not agree about lanes and records.
+      TypeError: A leaf is not an array with a record axis.
+      ValueError: The arrays differ in their lanes or their number of records.
     """
     _check_leaves(key, value)
     leaves = jax.tree.leaves(value)
@@ -60,7 +60,9 @@ def records_of(
         raise ValueError(f"`logdict` needs a `count` for {key!r}, since its value has no arrays.")
     rank = (leaves[0].ndim - 1 if leaves else 0) if rank is None else rank
     columns = {name: _as_column(x) for name, x in (steps or {}).items()}
-    records = Records(value, columns, count, (site,) if isinstance(site, str) else site or (), rank)
+    records = KeyRecords(
+        value, columns, count, (site,) if isinstance(site, str) else site or (), rank
+    )
     axis = records.axis
     if records.length is None:
         return records
@@ -81,21 +83,24 @@ def records_of(
     return records
 
 
-def assigned(key: str, value: Tree, old: Records | None, lanes: tuple[int, ...]) -> Records:
-    """The records of `logs[key] = value`.
+def assign_records(
+    key: str, value: Tree, old: KeyRecords | None, lanes: tuple[int, ...]
+) -> KeyRecords:
+    """Return the records that `logs[key] = value` stores.
 
     Args:
-      key: Where the value goes.
-      value: A pytree of arrays.
-      old: What was there. Where it has as many lanes and records, its steps, count and sites stay.
-      lanes: Those that a value with nothing before it has.
+      key: The key.
+      value: Pytree of arrays.
+      old: Previous records of the key. If they have the same lanes and number of records, their
+        steps, count and sites are kept.
+      lanes: Shape of the lanes that the value of a new key must have.
     """
     _check_leaves(key, value)
     leaves = jax.tree.leaves(value)
     if old is not None and old.length is not None:
         rows, axis = (*old.lanes, old.length), old.axis
         if all(x.shape[: axis + 1] == rows for x in leaves) and (leaves or old.count is not None):
-            return Records(value, old.steps, old.count, old.site, record_rank(value, axis))
+            return KeyRecords(value, old.steps, old.count, old.site, record_ndim(value, axis))
     if not leaves:
         raise TypeError(f"`logs[{key!r}] = value` takes arrays, and got {value!r}.")
     axis = len(lanes)
@@ -105,7 +110,7 @@ def assigned(key: str, value: Tree, old: Records | None, lanes: tuple[int, ...])
             f"{lanes}, and then count records, and got the shape {leaves[0].shape}. To have keys "
             f"without these lanes beside them write `logs | logdict({{{key!r}: value}})`."
         )
-    return records_of(key, value, rank=record_rank(value, axis))
+    return make_records(key, value, rank=record_ndim(value, axis))
 
 
 def _check_leaves(key: Any, value: Tree) -> None:
@@ -114,7 +119,7 @@ def _check_leaves(key: Any, value: Tree) -> None:
     for path, leaf in jax.tree_util.tree_leaves_with_path(value):
         if not getattr(leaf, "shape", ()):
             raise TypeError(
-                f"A `logdict` holds arrays whose axis 0 counts records, and got {received(leaf)} "
-                f"for {leaf_name(key, path)!r}. Write one record as "
+                "A `logdict` holds arrays whose axis 0 counts records, and got "
+                f"{describe_value(leaf)} for {leaf_name(key, path)!r}. Write one record as "
                 "`jnp.asarray([value])`."
             )

@@ -1,15 +1,29 @@
-"""Runs on disk: what `SaveLogger` writes, and `logax.load` reads.
+"""The run store: files that `SaveLogger` and `logax.save` write and `logax.load` reads.
 
-A folder holds one SQLite file for each process that wrote to it. `format` says what stands in a
-file; it is made of
+A folder holds one SQLite file for each process that wrote to it.
 
-    errors, alive, database, log_file errors, locks, and how files are opened and checked
-    checksums, statistics, claims     of rows and bytes; of batches; of who resumes a run
-    layouts, packing, texts           what records look like, and where their bytes stand
-    writer, file, packed, journal     the way in, and what is done when the disk is full
-    source, batches, pieces, columns, logs    the way out: one file, the records of a key, one array
-    run, runs, tables, frames, save   what a user sees
+| File | Content |
+| --- | --- |
+| `format` | specification of a file: tables, checksums, location of bytes |
+| `layouts` | layout of the records of a `log` call: keys, trees, arrays, steps |
+| `config_json` | configs and machine facts as JSON |
+| `database` | creating and opening a file as a SQLite database; damage of its log |
+| `lock_files` | lock files of writers, with the number of their commits |
+| `claims` | claims on runs to resume |
+| `identity` | ids of runs, and facts about the machine |
+| `encoding` | a batch of records as bytes |
+| `batch_statistics` | statistics that are stored with a batch |
+| `journal` | uncommitted writes, kept while the disk is full |
+| `runs_writer` | writing runs to a new file |
+| `file_reader` | reading one file: its runs, streams and batches |
+| `key_slices` | reading the records of a key from the batches of a file |
+| `key_arrays` | joining the records of a key into one array |
+| `batch_summaries` | statistics and origin of batches, without values |
+| `search` | the run that a text means |
+| `tables` | runs as text, and as one pandas table |
+| `run`, `runs`, `save` | `Run`, `Runs`, `load` and `save` |
+| `errors` | errors and warnings |
 
-Nothing here names a file after what was logged, runs anything that a file says, or needs more than
-Python's own library, NumPy and JAX.
+No file is named after logged data, no code from a file is executed, and reading needs only the
+standard library, NumPy and JAX.
 """

@@ -1,21 +1,19 @@
-"""SQLite's log beside a file of runs, the `-wal` file, checked for damage that SQLite passes over.
+"""Create and open files of runs as SQLite databases, and find damage that SQLite ignores.
 
-SQLite reads a log up to the first frame whose checksum does not agree, and says nothing about the
-rest: that is how it finds the end. Behind the last commit a killed writer may leave anything: a
-frame of which only the head was written, frames whose checksums SQLite corrects before it commits,
-and frames of an earlier turn, which have other salts. A frame with a wrong checksum is therefore
-damage only if a commit of the current turn comes after it. If the last commit itself is damaged,
-the number of commits in the lock of the file tells.
+A reader opens a file read-only for each access and closes it afterwards, so that it sees the last
+commit, blocks no writer, and survives a fork. It reads through SQLite alone: closing another
+descriptor of the file would release the locks of a writer in the same process.
 
-Files of runs as SQLite databases: made, and opened to look at.
+A file may come from anywhere. A reader refuses a file whose tables differ in any letter from those
+that a writer creates, so that SQLite evaluates no view, trigger or expression of the file. No text
+or array can be larger than the file, and no access takes more steps than its size justifies.
 
-Who reads opens a file anew for each access, read-only, and closes it after that: so it sees what is
-committed now, holds nothing up, and survives a fork. It reads through SQLite alone, since to close
-another descriptor of the file would end the locks that a writer in the same process has on it.
-
-A file may come from anywhere. It is refused unless its tables are, to the letter, those that a
-writer makes: then there is no view, trigger or expression in it that SQLite would evaluate. No text
-or array can be larger than the file, and no look at it takes more steps than its size warrants.
+**The write-ahead log.** SQLite keeps the newest pages in a log beside the file, the `-wal` file. It
+reads the log up to the first frame with a wrong checksum and takes that for the end. After the last
+commit a killed writer may leave anything: a frame without its page, frames whose checksums SQLite
+corrects before it commits, and frames of an earlier cycle, which have other salts. A wrong checksum
+is therefore damage only if a commit of the current cycle follows. If the last commit itself is
+damaged, the number of commits in the lock file reveals it.
 """
 
 from __future__ import annotations
@@ -32,20 +30,34 @@ from urllib.parse import quote
 import numpy as np
 
 from logax._runs.errors import RunsError
-from logax._runs.format import APPLICATION, PAGE, SCHEMA, SCHEMAS, SUFFIX, VERSION
-from logax._support.messages import as_sentence
+from logax._runs.format import (
+    APPLICATION_ID,
+    FORMAT_VERSION,
+    PAGE_BYTES,
+    RUNS_SUFFIX,
+    SCHEMA,
+    SCHEMAS,
+)
+from logax._support.messages import format_sentence
 
-_HEADER, _FRAME = 32, 24  # bytes
-_MAGIC = 0x377F0682  # its lowest bit: whether checksums take numbers as big-endian
-_MAX_PAGE = 65536
+BUSY_TIMEOUT_SECONDS = 10.0  # wait for another connection that has locked a file
+_WAL_CHECKPOINT_BYTES = 2**25  # SQLite moves a log of this size into the file
+_MAX_GROWTH_BYTES = 2**26  # of a file while it is being read
+_MIN_PAGE_BYTES, _MAX_PAGE_BYTES = 512, 65536
+_LOCK_BYTE_OFFSET = 2**30  # SQLite locks this byte, and never writes the page that contains it
+_PROGRESS_INTERVAL_OPCODES = 10_000  # SQLite calls the progress handler after as many
+_WAL_HEADER_BYTES, _FRAME_HEADER_BYTES = 32, 24
+_WAL_MAGIC = 0x377F0682  # the lowest bit is set if checksums read big-endian words
+_BLOCK_WORDS = 2048
+_MASK = 0xFFFFFFFF
 
 
 class WalState(NamedTuple):
-    """What a log holds.
+    """Content of a write-ahead log.
 
     Attributes:
-      damage: What is damaged in it; None if nothing is.
-      pages: Numbers of the pages that it has.
+      damage: Description of the damage; None if there is none.
+      pages: Numbers of the pages that the log has.
     """
 
     damage: str | None
@@ -53,31 +65,31 @@ class WalState(NamedTuple):
 
 
 def check_wal(path: str) -> WalState:
-    """Check a log; one that is empty, or not there, is whole."""
+    """Check a write-ahead log; an empty or missing log is intact."""
     try:
         with open(path, "rb") as file:
-            header = file.read(_HEADER)
+            header = file.read(_WAL_HEADER_BYTES)
             if not header:
                 return WalState(None, frozenset())
-            if len(header) < _HEADER:
+            if len(header) < _WAL_HEADER_BYTES:
                 return WalState("the header of its log is cut off", frozenset())
             magic, _, size, _, *salts, one, two = struct.unpack(">8I", header)
             order = ">" if magic & 1 else "<"
             if (
-                magic & ~1 != _MAGIC
-                or not 512 <= size <= _MAX_PAGE
+                magic & ~1 != _WAL_MAGIC
+                or not _MIN_PAGE_BYTES <= size <= _MAX_PAGE_BYTES
                 or size & (size - 1)
-                or _checksum(header[:24], (0, 0), order) != (one, two)
+                or _wal_checksum(header[:24], (0, 0), order) != (one, two)
             ):
                 return WalState("the header of its log is damaged", frozenset())
             pages: set[int] = set()
             sums, number = (one, two), 0
             broken = None
-            while len(frame := file.read(_FRAME + size)) == _FRAME + size:
+            while len(frame := file.read(_FRAME_HEADER_BYTES + size)) == _FRAME_HEADER_BYTES + size:
                 number += 1
                 page, commits, salt_1, salt_2, one, two = struct.unpack_from(">6I", frame)
                 if broken is None:
-                    sums = _checksum(frame[:8] + frame[_FRAME:], sums, order)
+                    sums = _wal_checksum(frame[:8] + frame[_FRAME_HEADER_BYTES:], sums, order)
                     if [salt_1, salt_2] == salts and sums == (one, two):
                         pages.add(page)
                         continue
@@ -89,16 +101,16 @@ def check_wal(path: str) -> WalState:
         return WalState(None, frozenset())
 
 
-def _checksum(data: bytes, start: tuple[int, int], order: str) -> tuple[int, int]:
-    """Return SQLite's checksum of a log, which runs on over pairs of numbers, modulo 2**32.
+def _wal_checksum(data: bytes, start: tuple[int, int], order: str) -> tuple[int, int]:
+    """Return SQLite's running checksum of a log over pairs of words, modulo 2**32.
 
-    With `s` and `t` after each pair `(a, b)`: `s += a + t; t += b + s`. These are sums with
-    Fibonacci numbers as weights, taken for blocks at once.
+    Each pair `(a, b)` updates `s += a + t; t += b + s`. The results are sums of the words weighted
+    with Fibonacci numbers, which NumPy computes for a block of words at once.
     """
     s, t = start
     numbers = np.frombuffer(data, f"{order}u4").astype(np.uint64)
-    for at in range(0, len(numbers), _BLOCK):
-        block = numbers[at : at + _BLOCK]
+    for at in range(0, len(numbers), _BLOCK_WORDS):
+        block = numbers[at : at + _BLOCK_WORDS]
         # The sequence s0, t0, s1, t1, ... has x[n] = x[n - 2] + x[n - 1] + block[n].
         n = len(block)
         weights = _WEIGHTS[n - 1 :: -1] if n else _WEIGHTS[:0]
@@ -112,144 +124,136 @@ def _checksum(data: bytes, start: tuple[int, int], order: str) -> tuple[int, int
     return s, t
 
 
-_BLOCK = 2048
-_MASK = 0xFFFFFFFF
-
-
-def _fibonacci(number: int) -> list[int]:
+def _fibonacci_numbers(number: int) -> list[int]:
     found = [0, 1]
     while len(found) < number:
         found.append((found[-1] + found[-2]) & _MASK)
     return found
 
 
-_FIBONACCI = _fibonacci(_BLOCK + 3)
-_WEIGHTS = np.array(_FIBONACCI[1 : _BLOCK + 1], np.uint64)  # from the last number on
+_FIBONACCI = _fibonacci_numbers(_BLOCK_WORDS + 3)
+_WEIGHTS = np.array(_FIBONACCI[1 : _BLOCK_WORDS + 1], np.uint64)  # from the last word on
 
 
-PATIENCE = 10.0  # seconds: until whoever has a file locked for a moment must be done
-_CHECKPOINT = 2**25  # bytes of the log beside the file, after which they go into it
-_GROWTH = 2**26  # bytes
-_LEAST = 512  # bytes: the smallest page, of which a database has one or more
-_LOCKED_BYTE = 2**30
-_STEPS = 10_000  # of SQLite's machine, between two counts
-
-
-def make(path: str) -> sqlite3.Connection:
-    """A new file, which nobody sees before it is whole, open for writing."""
-    part = os.path.join(os.path.dirname(path), f".{os.path.basename(path)}.part")
+def create_database(path: str) -> sqlite3.Connection:
+    """Create a file and open it for writing; it has its name only once it is complete."""
+    temporary = os.path.join(os.path.dirname(path), f".{os.path.basename(path)}.part")
     try:
-        with contextlib.closing(_connected(_address(part, "rwc"))) as made:
-            made.execute("PRAGMA synchronous = OFF")
-            made.execute(f"PRAGMA page_size = {PAGE}")
-            made.execute(f"PRAGMA application_id = {APPLICATION}")
-            made.execute(f"PRAGMA user_version = {VERSION}")
-            made.execute("BEGIN")
+        with contextlib.closing(_connect(_uri(temporary, "rwc"))) as new:
+            new.execute("PRAGMA synchronous = OFF")
+            new.execute(f"PRAGMA page_size = {PAGE_BYTES}")
+            new.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            new.execute(f"PRAGMA user_version = {FORMAT_VERSION}")
+            new.execute("BEGIN")
             for statement in SCHEMA:
-                made.execute(statement)
-            made.execute("COMMIT")
-            made.execute("PRAGMA journal_mode = WAL")
-        os.rename(part, path)
+                new.execute(statement)
+            new.execute("COMMIT")
+            new.execute("PRAGMA journal_mode = WAL")
+        os.rename(temporary, path)
     except BaseException:
-        for name in (part, f"{part}-journal", f"{part}-wal", f"{part}-shm"):
+        for name in (temporary, *(f"{temporary}-{end}" for end in ("journal", "wal", "shm"))):
             with contextlib.suppress(OSError):
                 os.unlink(name)
         raise
-    connection = _connected(_address(path, "rw"))
+    connection = _connect(_uri(path, "rw"))
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = NORMAL")
-    connection.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT // PAGE}")
+    connection.execute(f"PRAGMA wal_autocheckpoint = {_WAL_CHECKPOINT_BYTES // PAGE_BYTES}")
     return connection
 
 
-def end(connection: sqlite3.Connection) -> None:
-    """Leave one file and nothing beside it.
+def finalize_database(connection: sqlite3.Connection) -> None:
+    """Close a file and merge its log into it, so that one file remains.
 
-    Where somebody looks at it now, or the disk is full, the log stays beside it, and what is in it
-    is as safe there.
+    While a process reads the file, or if the disk is full, the log stays beside it. Records in the
+    log are as safe as records in the file.
     """
     try:
         with contextlib.suppress(sqlite3.OperationalError):
             connection.execute("PRAGMA busy_timeout = 1000")
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-            # So that it can be read from a place that is read-only.
+            # In WAL mode, SQLite cannot open a file in a read-only folder.
             connection.execute("PRAGMA journal_mode = DELETE")
     finally:
         connection.close()
 
 
-def _connected(address: str) -> sqlite3.Connection:
+def _connect(address: str) -> sqlite3.Connection:
     return sqlite3.connect(
-        address, timeout=PATIENCE, isolation_level=None, check_same_thread=False, uri=True
+        address,
+        timeout=BUSY_TIMEOUT_SECONDS,
+        isolation_level=None,
+        check_same_thread=False,
+        uri=True,
     )
 
 
-def _address(path: str, mode: str) -> str:
+def _uri(path: str, mode: str) -> str:
     return f"file:{quote(os.fsencode(os.path.abspath(path)))}?mode={mode}"
 
 
 @contextlib.contextmanager
-def opened(path: str) -> Iterator[tuple[sqlite3.Connection, int]]:
-    """Open a file to look at, in one transaction; with it comes the version of its format.
+def open_database(path: str) -> Iterator[tuple[sqlite3.Connection, int]]:
+    """Open a file for reading, in one transaction; yield the connection and the format's version.
 
     Raises:
-      RunsError: It is no file of runs, or what is looked at is damaged.
+      RunsError: It is not a file of runs, or a part that the caller reads is damaged.
     """
     try:
-        size = _size(path)
+        size = _total_bytes(path)
         _check_size(path, size)
-        with contextlib.closing(_readable(path)) as connection:
-            _limit(connection, size)
-            yield connection, _check(connection)
+        with contextlib.closing(_connect_read_only(path)) as connection:
+            _set_limits(connection, size)
+            yield connection, _check_schema(connection)
     except RunsError:
         raise
     except (sqlite3.Error, sqlite3.Warning, OSError, RecursionError, ValueError) as error:
-        raise _unreadable(path, str(error) or type(error).__name__) from error
+        raise _unreadable_error(path, str(error) or type(error).__name__) from error
 
 
-def _unreadable(path: str, why: str) -> RunsError:
+def _unreadable_error(path: str, why: str) -> RunsError:
     return RunsError(
-        f"{path} cannot be read as a file of runs: {as_sentence(why)} If it is one, it is damaged: "
-        "take it out of its folder to read the others, or bring it back from a copy."
+        f"{path} cannot be read as a file of runs: {format_sentence(why)} If it is one, it is "
+        "damaged: move it out of its folder to read the others, or restore it from a copy."
     )
 
 
 def _check_size(path: str, size: int) -> None:
-    """Refuse what SQLite would take for a new database, since it ends before its header does."""
-    if size < _LEAST:
+    """Raise RunsError for a file that is so short that SQLite would take it for a new database."""
+    if size < _MIN_PAGE_BYTES:
         raise RunsError(
-            f"{path} is no file of runs: {size} byte{'s are' if size != 1 else ' is'} all there is."
+            f"{path} is not a file of runs: it has {size} byte{'s' if size != 1 else ''}."
         )
 
 
-def _size(path: str) -> int:
-    """How many bytes there are, if all that SQLite would open are plain files."""
+def _total_bytes(path: str) -> int:
+    """Return the size of all files that SQLite would open; ValueError unless all are regular."""
     size = 0
     for name in (path, f"{path}-wal", f"{path}-shm", f"{path}-journal"):
         try:
             found = os.stat(name) if name == path else os.lstat(name)
         except FileNotFoundError:
             if name == path:
-                raise ValueError("there is no such file") from None
+                raise ValueError("the file does not exist") from None
             continue
         if not stat.S_ISREG(found.st_mode):
-            raise ValueError(f"{os.path.basename(name)} is no plain file")
+            raise ValueError(f"{os.path.basename(name)} is not a regular file")
         size += found.st_size
     return size
 
 
-def _readable(path: str) -> sqlite3.Connection:
-    """A connection that changes nothing."""
-    connection = _connected(_address(path, "ro"))
+def _connect_read_only(path: str) -> sqlite3.Connection:
+    """Return a read-only connection in a transaction."""
+    connection = _connect(_uri(path, "ro"))
     try:
         connection.execute("BEGIN")
         connection.execute("PRAGMA schema_version").fetchone()
     except sqlite3.OperationalError:
         connection.close()
-        if os.access(os.path.dirname(os.path.abspath(path)), os.W_OK) or _has_log(path):
+        if os.access(os.path.dirname(os.path.abspath(path)), os.W_OK) or _has_wal(path):
             raise
-        # Where nothing may be written SQLite cannot note that it reads: nobody writes there.
-        connection = _connected(_address(path, "ro") + "&immutable=1")
+        # In a read-only folder SQLite cannot lock the file; no process can write to it either.
+        connection = _connect(_uri(path, "ro") + "&immutable=1")
         connection.execute("BEGIN")
     except BaseException:
         connection.close()
@@ -257,14 +261,13 @@ def _readable(path: str) -> sqlite3.Connection:
     return connection
 
 
-def _has_log(path: str) -> bool:
+def _has_wal(path: str) -> bool:
     return os.path.exists(f"{path}-wal") and os.path.getsize(f"{path}-wal") > 0
 
 
-def _limit(connection: sqlite3.Connection, size: int) -> None:
-    """Have nothing be larger, and nothing take longer, than a file of this size warrants."""
-    # It may grow while it is read.
-    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, min(size + _GROWTH, 2**30))
+def _set_limits(connection: sqlite3.Connection, size: int) -> None:
+    """Limit the size of values and the time of queries to what a file of this size justifies."""
+    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, min(size + _MAX_GROWTH_BYTES, 2**30))
     left = 1_000 + size // 1_000
 
     def is_too_long() -> bool:
@@ -272,15 +275,15 @@ def _limit(connection: sqlite3.Connection, size: int) -> None:
         left -= 1
         return left < 0
 
-    connection.set_progress_handler(is_too_long, _STEPS)
+    connection.set_progress_handler(is_too_long, _PROGRESS_INTERVAL_OPCODES)
     connection.execute("PRAGMA trusted_schema = OFF")
     connection.execute("PRAGMA cell_size_check = ON")
 
 
-def size_damage(path: str, connection: sqlite3.Connection) -> str | None:
-    """Compare the pages that a database should have with those in the file and in its log.
+def find_size_damage(path: str, connection: sqlite3.Connection) -> str | None:
+    """Compare the pages that a database should have with the pages in the file and in its log.
 
-    Only for a file that nobody writes. Returns what is damaged, or None.
+    No process may be writing to the file. Returns a description of the damage, or None.
     """
     log = check_wal(f"{path}-wal")
     if log.damage is not None:
@@ -289,7 +292,7 @@ def size_damage(path: str, connection: sqlite3.Connection) -> str | None:
     (pages,) = connection.execute("PRAGMA page_count").fetchone()
     size = os.stat(path).st_size
     if log.pages:  # the file itself may be behind
-        unused = _LOCKED_BYTE // page + 1  # SQLite never writes the page of the byte that it locks
+        unused = _LOCK_BYTE_OFFSET // page + 1
         missing = range(size // page + 1, pages + 1)
         is_whole = size % page == 0 and all(n in log.pages or n == unused for n in missing)
     else:
@@ -297,32 +300,32 @@ def size_damage(path: str, connection: sqlite3.Connection) -> str | None:
     return None if is_whole else f"it has {size} bytes, and {pages} pages of {page} are expected"
 
 
-def lacks_log(path: str, connection: sqlite3.Connection) -> bool:
-    """Return whether a database that keeps its newest pages in a log has none beside it."""
+def lacks_wal(path: str, connection: sqlite3.Connection) -> bool:
+    """Return whether a database keeps its newest pages in a log, but the log is missing."""
     (mode,) = connection.execute("PRAGMA journal_mode").fetchone()
-    return bool(mode == "wal") and not _has_log(path)
+    return bool(mode == "wal") and not _has_wal(path)
 
 
-def _check(connection: sqlite3.Connection) -> int:
-    """Return the version of the format, or raise ValueError if the tables are not ours."""
+def _check_schema(connection: sqlite3.Connection) -> int:
+    """Return the version of the format; ValueError if the tables are not those of logax."""
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
-    if application != APPLICATION:
+    if application != APPLICATION_ID:
         raise ValueError("it is a database of another program")
-    if version > VERSION:
+    if version > FORMAT_VERSION:
         raise ValueError(
-            f"its format is version {version}, and this logax reads up to {VERSION}; it takes a "
-            "newer one"
+            f"its format has version {version}, and this logax reads up to {FORMAT_VERSION}; "
+            "upgrade logax"
         )
     expected = SCHEMAS.get(version, ())
     found = connection.execute(
         "SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL LIMIT ?", (len(expected) + 1,)
     ).fetchall()
     if not expected or sorted(str(sql) for (sql,) in found) != sorted(expected):
-        raise ValueError("its tables are not those of runs")
+        raise ValueError("its tables are not those of a file of runs")
     return int(version)
 
 
-def is_candidate(name: str) -> bool:
-    """Whether a name in a folder may be that of a file of runs."""
-    return name.endswith(SUFFIX) and not name.startswith(".")
+def is_runs_file_name(name: str) -> bool:
+    """Return whether a file of this name may be a file of runs."""
+    return name.endswith(RUNS_SUFFIX) and not name.startswith(".")

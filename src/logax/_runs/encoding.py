@@ -1,4 +1,4 @@
-"""A portion as the bytes that go into a file."""
+"""Encode a batch of records as the bytes of a file."""
 
 from __future__ import annotations
 
@@ -7,92 +7,96 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
+from logax._runs.batch_statistics import statistics_of
 from logax._runs.layouts import layout_of
-from logax._runs.statistics import statistics_of
 from logax._support.arrays import is_key_array
 
 if TYPE_CHECKING:
     from logax._delivery.record_batch import RecordBatch
-    from logax._runs.layouts import Layout
+    from logax._runs.layouts import LogLayout
 
 
 Array = np.ndarray[Any, Any]
-_MOST_LAYOUTS = 1000  # that are remembered
-_MOST_ALIKE = 62  # steps of which a bit can say it
+_MAX_CACHED_LAYOUTS = 1000
+_MAX_SHARED_STEPS = 62  # bits of an integer in SQLite
 
 
-class Layouts:
-    """The layouts of portions, each made once."""
+class LayoutCache:
+    """Layouts of batches, each computed once."""
 
     def __init__(self) -> None:
-        self._known: dict[Any, tuple[Layout, str]] = {}
+        self._known: dict[Any, tuple[LogLayout, str]] = {}
 
-    def of(self, portion: RecordBatch) -> tuple[Layout, str]:
-        """That of a portion, and the same as JSON."""
-        leaves, structure = jax.tree.flatten(list(portion.values.values()))
-        arrays = [*leaves, *portion.steps.values()]
+    def layout_of(self, batch: RecordBatch) -> tuple[LogLayout, str]:
+        """Return the layout of a batch, and the same as JSON."""
+        leaves, structure = jax.tree.flatten(list(batch.values.values()))
+        arrays = [*leaves, *batch.steps.values()]
         identity = (
-            portion.site,
-            tuple(portion.tags),
-            tuple(portion.values),
-            tuple(portion.steps),
+            batch.site,
+            tuple(batch.tags),
+            tuple(batch.values),
+            tuple(batch.steps),
             structure,
             tuple([(x.dtype, x.shape[2:]) for x in arrays]),
         )
         found = self._known.get(identity)
         if found is None:
-            found = layout_of(portion.values, portion.steps, portion.site, tuple(portion.tags))
-            if len(self._known) >= _MOST_LAYOUTS:
+            found = layout_of(batch.values, batch.steps, batch.site, tuple(batch.tags))
+            if len(self._known) >= _MAX_CACHED_LAYOUTS:
                 self._known.clear()
             self._known[identity] = found
         return found
 
 
-class Packed:
-    """The rows of one portion.
+class EncodedBatch:
+    """A batch as the values and bytes of its rows; see `format`.
 
     Attributes:
-      streams: Whose records these are.
-      layout: What they look like, as JSON.
-      records: How many there are of the stream that has most.
-      ragged: Whether some streams have fewer.
-      alike: Which steps are the same for all streams, by bits.
-      shared: The bytes of small arrays.
-      alone: The bytes of each large array.
-      number: How many records there are, of all streams together.
+      streams: Streams of the batch.
+      layout: Layout of the records, as JSON.
+      records: Maximum number of records of a stream.
+      ragged: True if some streams have fewer records.
+      shared_steps: Bit `i` is set if all streams have the same step `i`.
+      shared: Bytes of all small arrays together.
+      alone: Bytes of each large array.
+      number: Number of records of all streams together.
       arrived: Wall time of arrival, in seconds since the epoch.
-      statistics: Statistics of its scalars and steps, as JSON.
-      size: How many bytes.
+      statistics: Statistics of scalars and steps, as JSON.
+      size: Number of bytes of all arrays.
     """
 
-    def __init__(self, portion: RecordBatch, layout: Layout, text: str, arrived: float) -> None:
-        self.streams, self.layout, self.arrived = tuple(portion.streams), text, arrived
-        leaves = [_numbers(x) for x in jax.tree.leaves(list(portion.values.values()))]
-        steps = [np.asarray(step) for step in portion.steps.values()]
-        streams, self.records = np.shape(portion.order)
+    def __init__(self, batch: RecordBatch, layout: LogLayout, text: str, arrived: float) -> None:
+        self.streams, self.layout, self.arrived = tuple(batch.streams), text, arrived
+        leaves = [_numbers(x) for x in jax.tree.leaves(list(batch.values.values()))]
+        steps = [np.asarray(step) for step in batch.steps.values()]
+        streams, self.records = np.shape(batch.order)
         counts = None
-        if portion.real is not None:
-            counts, rows = _real_rows(np.asarray(portion.real, bool))
+        if batch.real is not None:
+            counts, rows = _real_rows(np.asarray(batch.real, bool))
             if rows is not None:
                 leaves, steps = ([x[rows] for x in arrays] for arrays in (leaves, steps))
                 self.records = rows[1].shape[1]
             counts = None if (counts == self.records).all() else counts
         self.ragged = counts is not None
         self.number = streams * self.records if counts is None else int(counts.sum())
-        self.alike = sum(
-            1 << at for at, step in enumerate(steps[:_MOST_ALIKE]) if streams > 1 and _alike(step)
+        self.shared_steps = sum(
+            1 << at
+            for at, step in enumerate(steps[:_MAX_SHARED_STEPS])
+            if streams > 1 and _has_equal_rows(step)
         )
-        steps = [x[:1] if self.alike >> at & 1 else x for at, x in enumerate(steps)]
+        steps = [x[:1] if self.shared_steps >> at & 1 else x for at, x in enumerate(steps)]
         arrays = [*([] if counts is None else [counts]), *steps, *leaves]
-        places = layout.plan(streams, self.records, int(self.ragged), self.alike).places
-        pairs = list(zip(places, arrays, strict=True))
-        self.shared = b"".join([x.tobytes() for place, x in pairs if place.blob is None])
-        self.alone = [_bytes(x) for place, x in pairs if place.blob is not None]
-        self.size = sum(place.size for place in places)
+        locations = layout.plan(
+            streams, self.records, int(self.ragged), self.shared_steps
+        ).locations
+        pairs = list(zip(locations, arrays, strict=True))
+        self.shared = b"".join([x.tobytes() for location, x in pairs if location.blob is None])
+        self.alone = [_bytes(x) for location, x in pairs if location.blob is not None]
+        self.size = sum(location.size for location in locations)
         if len(self.shared) + sum(map(len, self.alone)) != self.size:
             raise ValueError(
-                "A `RecordBatch` has arrays of the shape (streams, records, ...), and those of one "
-                f"with {streams} streams and {self.records} records do not have it."
+                "The arrays of a `RecordBatch` must have the shape (streams, records, ...), but a "
+                f"batch with {streams} streams and {self.records} records has other arrays."
             )
         self.statistics = statistics_of(layout, steps, leaves, counts)
 
@@ -106,7 +110,7 @@ def _bytes(x: Array) -> memoryview:
 
 
 def _real_rows(real: Array) -> tuple[Array, tuple[Array, Array] | None]:
-    """How many records each stream has, and where they are; None if all are real."""
+    """Return the number of records of each stream, and their indices; None if all are real."""
     counts = real.sum(axis=1, dtype="<u4")
     if real.all():
         return counts, None
@@ -115,8 +119,8 @@ def _real_rows(real: Array) -> tuple[Array, tuple[Array, Array] | None]:
     return counts, (np.arange(len(real))[:, None], first)
 
 
-def _alike(x: Array) -> bool:
-    """Whether all streams have the same bits."""
+def _has_equal_rows(x: Array) -> bool:
+    """Return whether all streams have the same bits."""
     if not x.size:
         return False
     if x.strides[0] == 0:

@@ -1,4 +1,4 @@
-"""Errors and warnings of files of runs that cannot be read, or not all of them."""
+"""Errors and warnings about files of runs that are damaged, missing or cannot be written."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ if TYPE_CHECKING:
 
 
 class RunsError(ValueError):
-    """A file does not hold runs, or holds something that no logger has written.
+    """A file or folder of runs cannot be read.
 
-    The error of SQLite or of the system is its `__cause__`.
+    `logax.load`, `Runs` and `Run` raise it for a file that is not a file of runs, whose damage
+    affects all that was asked for, or that was removed or replaced since its runs were listed. The
+    error of SQLite or of the operating system, if there is one, is its `__cause__`. The command
+    `logax verify` lists all damage in a file or folder.
     """
 
     __module__ = "logax"
@@ -23,15 +26,15 @@ class RemovedError(RunsError):
 
 
 class AllDamagedError(RunsError):
-    """All records of a key are damaged; a `DamageWarning` has reported each part of them."""
+    """All records of a key are damaged; a `DamageWarning` was issued for each damaged part."""
 
 
 class RefusedRunsError(Exception):
-    """Some of the runs that a sink was to open cannot be opened; all others are open.
+    """A sink could not open some of its runs; all others are open.
 
     Attributes:
-      runs: The runs that cannot be opened.
-      reason: The error that says why.
+      runs: Runs that could not be opened.
+      reason: Error that explains why.
     """
 
     def __init__(self, runs: Sequence[RunInfo], reason: Exception) -> None:
@@ -40,29 +43,38 @@ class RefusedRunsError(Exception):
 
 
 class RunsWriteError(OSError):
-    """The disk refuses records; the message says how many are safe, wait in memory, or are lost."""
+    """Records could not be written to disk.
+
+    The message says how many are safe, how many wait in memory, and how many are lost.
+    """
 
 
 class DamageWarning(UserWarning):
-    """A part of a file of runs is damaged: it is left out, and the rest is read."""
+    """A part of a file of runs is damaged, and the rest was read without it.
+
+    The message names the file, the damage, and the records that are left out. Each damage is
+    reported once per `Runs`. To stop instead of reading on, turn the warning into an error:
+
+        warnings.simplefilter("error", logax.DamageWarning)
+    """
 
     __module__ = "logax"
 
 
 class ChecksumError(ValueError):
-    """A row or its bytes are not what was written."""
+    """A row of a file, or bytes that belong to it, differ from their checksum."""
 
 
 class Damage(NamedTuple):
     """A damaged part of a file of runs.
 
     Attributes:
-      path: The file.
-      why: Sentence without its full stop that says what is damaged.
-      runs: Ids of the runs whose records are left out; () if that cannot be told.
-      key: Key of these records; None if that cannot be told.
-      first: Number of the first of these records among those that the file has of the key.
-      last: Number of the last of them.
+      path: Path of the file.
+      why: Description of the damage: a sentence without its full stop.
+      runs: Ids of the runs whose records are left out; () if unknown.
+      key: Key of these records; None if unknown.
+      first: Number of the first of these records among the records of the key in this file.
+      last: Number of the last of these records.
     """
 
     path: str

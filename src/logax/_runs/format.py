@@ -1,51 +1,45 @@
-"""Layout of a file of runs, a SQLite database. The version counts changes of it.
+"""Format of a file of runs: a SQLite database, its tables, its checksums and its byte layout.
 
-    texts     configs of runs and facts of their machines, as JSON; each once
-    runs      one row for each time that a run was opened here: its place among all parts of the
-              run (`sequence`: 0, and one more for each time that it was resumed), when, its
-              properties (JSON: id, name, group, lane, lanes, began, resumed), and the texts of its
-              config and its machine. A row with `guest` is of a run that was opened in the process
-              that this one was forked from.
-    ends      when runs ended, and how: "finished" or "crashed"
-    streams   families: the streams that log side by side, each with its place in the family, its
-              run, its lane (JSON) and its shard
-    layouts   form of the records of one `log` call, as JSON (see `layouts`)
+    texts     configs of runs and facts about their machines, as JSON; each once
+    runs      one row for each time that this file opened a run: the number of this part among all
+              parts of the run (`sequence`: 0, and one more each time that the run is resumed), the
+              wall time, properties (JSON: id, name, group, lane, lanes, began, resumed), and the
+              texts of config and machine. A row with `guest` is of a run that the parent of a
+              forked process had opened.
+    ends      wall time and status of ended runs: "finished" or "crashed"
+    streams   families: streams that log side by side, each with its place in the family, its run,
+              its lane (JSON) and its shard
+    layouts   layout of the records of one `log` call, as JSON (see `layouts`)
     portions  batches of records: family and layout, number of streams and records, wall time of
-              arrival, index of the process, statistics (see `statistics`), and bytes
+              arrival, index of the process, statistics (see `batch_statistics`), and bytes
     blobs     bytes of large arrays
-    tally     one row, changed with each commit: number of commits, of records, and of the rows of
+    tally     one row, replaced in each commit: number of commits, of records, and of the rows of
               each other table
 
-Rows are only ever added, except that of `tally`, and everything that refers to another row stands
-after it. Rows of a table are numbered from 1 on without gaps. Wall times are information only:
-`sequence`, then `guest`, then the number of the row order the parts of a run.
+Writers only add rows, except to `tally`, and a row refers only to earlier rows. The rows of a table
+are numbered from 1 without gaps. Wall times are information only: `sequence`, then `guest`, then
+the number of the row order the parts of a run.
 
 **Checksums.** `crc` is the CRC-32 of the table's name and of all values before it (see
-`checksums`). `data` stands last: `length` and `checks`, the CRC-32 of each of its blocks of 32 KiB,
-are among those values.
+`row_checksum`). The column `data` comes after it; its length and the CRC-32 of each of its blocks
+of `BLOCK_BYTES` are among those values, so that a reader can verify a part without reading the
+rest.
 
-**The bytes of a portion** are arrays one after the other, all little-endian and without gaps, each
+**Bytes.** The bytes of a batch are arrays one after the other, little-endian and without gaps, each
 with the streams first and then the records:
 
     counts    if `ragged` is 1: number of records of each stream, uint32
-    steps     in the order of the layout; one that is alike for all streams, which bit `i` of
-              `alike` says of step `i`, stands there once, without the axis of streams
+    steps     in the order of the layout. If bit `i` of `alike` is set, all streams have the same
+              step `i`, which is stored once, without the axis of streams
     leaves    in the order of the layout: of the first key, of the second, ...
 
-A typed PRNG key is its numbers. An array of `LARGE` bytes or more stands alone: in rows of `blobs`
-of `CHUNK` bytes each, of which the last may have less. Smaller ones share `data`, as long as that
-does not exceed `CHUNK`; arrays that do not fit stand alone too. Rows of `blobs` follow one another,
-from the one that the portion calls `blob`; no two portions share one.
+A typed PRNG key is stored as its key data. An array of `MIN_BLOB_ARRAY_BYTES` or more has its own
+rows of `blobs`, each of `MAX_BLOB_BYTES` except the last. Smaller arrays share `data`, up to
+`MAX_BLOB_BYTES`; arrays that do not fit there have their own blobs too. The blobs of a batch follow
+one another, from the row whose number is `blob`; batches never share blobs.
 
-**Version 1**, which is still read, lacks `sequence`, the number of `streams`, arrival as such
+**Version 1**, which is still read, lacks `sequence`, numbers of `streams`, the wall time of arrival
 (`written` is the time of the write), process, statistics, the tally and all checksums.
-
-Where the bytes of each array of a portion stand. `format` says the rule.
-
-Checksums of the rows of a file, and of the bytes in them.
-
-A row has the CRC-32 of its table's name and its values. Bytes that may be long have one for each
-block of `BLOCK_BYTES` bytes, so that a reader can check a part of them without reading the rest.
 """
 
 from __future__ import annotations
@@ -57,26 +51,26 @@ from typing import Any, NamedTuple
 
 from logax._runs.errors import ChecksumError
 
-APPLICATION = 0x4C4F4758  # in the head of the file: "LOGX"
-VERSION = 2
-SUFFIX = ".sqlite"
-LOCK = ".lock"
+APPLICATION_ID = 0x4C4F4758  # in the header of the file: "LOGX"
+FORMAT_VERSION = 2
+RUNS_SUFFIX = ".sqlite"
+LOCK_SUFFIX = ".lock"
 
-LARGE = 2**14
-CHUNK = 2**20
-PAGE = 2**13  # of SQLite: small enough for a commit of few numbers, large enough for many
+MIN_BLOB_ARRAY_BYTES = 2**14
+MAX_BLOB_BYTES = 2**20
+PAGE_BYTES = 2**13  # small enough for a commit of few values, large enough for many
 
 FINISHED, CRASHED, RUNNING = "finished", "crashed", "running"
 
 _ROW = "number INTEGER PRIMARY KEY"
-_PORTION = (
+_BATCH_COLUMNS = (
     "family INTEGER NOT NULL, layout INTEGER NOT NULL, streams INTEGER NOT NULL, "
     "records INTEGER NOT NULL, ragged INTEGER NOT NULL, alike INTEGER NOT NULL, "
     "blob INTEGER NOT NULL"
 )
 
 # The tables that the tally counts.
-COUNTED = ("texts", "runs", "ends", "streams", "layouts", "portions", "blobs")
+COUNTED_TABLES = ("texts", "runs", "ends", "streams", "layouts", "portions", "blobs")
 SCHEMA = (
     f"CREATE TABLE texts ({_ROW}, content TEXT NOT NULL, crc INTEGER NOT NULL)",
     f"CREATE TABLE runs ({_ROW}, sequence INTEGER NOT NULL, opened REAL NOT NULL, "
@@ -87,13 +81,13 @@ SCHEMA = (
     f"CREATE TABLE streams ({_ROW}, run INTEGER NOT NULL, family INTEGER NOT NULL, "
     "place INTEGER NOT NULL, lane TEXT NOT NULL, shard INTEGER, crc INTEGER NOT NULL)",
     f"CREATE TABLE layouts ({_ROW}, content TEXT NOT NULL, crc INTEGER NOT NULL)",
-    f"CREATE TABLE portions ({_ROW}, {_PORTION}, arrived REAL NOT NULL, process INTEGER NOT NULL, "
-    "statistics TEXT NOT NULL, length INTEGER NOT NULL, checks BLOB NOT NULL, "
-    "crc INTEGER NOT NULL, data BLOB NOT NULL)",
+    f"CREATE TABLE portions ({_ROW}, {_BATCH_COLUMNS}, arrived REAL NOT NULL, "
+    "process INTEGER NOT NULL, statistics TEXT NOT NULL, length INTEGER NOT NULL, "
+    "checks BLOB NOT NULL, crc INTEGER NOT NULL, data BLOB NOT NULL)",
     f"CREATE TABLE blobs ({_ROW}, length INTEGER NOT NULL, checks BLOB NOT NULL, "
     "crc INTEGER NOT NULL, data BLOB NOT NULL)",
     f"CREATE TABLE tally ({_ROW}, commits INTEGER NOT NULL, records INTEGER NOT NULL, "
-    + "".join(f"{table} INTEGER NOT NULL, " for table in COUNTED)
+    + "".join(f"{table} INTEGER NOT NULL, " for table in COUNTED_TABLES)
     + "crc INTEGER NOT NULL)",
 )
 SCHEMA_1 = (
@@ -104,20 +98,21 @@ SCHEMA_1 = (
     "CREATE TABLE streams (run INTEGER NOT NULL, family INTEGER NOT NULL, place INTEGER NOT NULL, "
     "lane TEXT NOT NULL, shard INTEGER, PRIMARY KEY (run, family, place)) WITHOUT ROWID",
     f"CREATE TABLE layouts ({_ROW}, content TEXT NOT NULL)",
-    f"CREATE TABLE portions ({_ROW}, {_PORTION}, written REAL NOT NULL, data BLOB NOT NULL)",
+    f"CREATE TABLE portions ({_ROW}, {_BATCH_COLUMNS}, written REAL NOT NULL, data BLOB NOT NULL)",
     "CREATE INDEX portions_of_family ON portions (family)",
     f"CREATE TABLE blobs ({_ROW}, data BLOB NOT NULL)",
 )
-SCHEMAS = {1: SCHEMA_1, VERSION: SCHEMA}
+SCHEMAS = {1: SCHEMA_1, FORMAT_VERSION: SCHEMA}
 
 
-class Place(NamedTuple):
-    """Where an array stands.
+class ArrayLocation(NamedTuple):
+    """Location of the bytes of an array.
 
     Attributes:
-      blob: The first of its rows in `blobs`, counted from that of the portion; None for `data`.
-      offset: Where in `data` it begins.
-      size: How many bytes it has.
+      blob: First row of the array in `blobs`, counted from the first blob of the batch; None if the
+        array is in `data`.
+      offset: Offset in `data`.
+      size: Number of bytes.
     """
 
     blob: int | None
@@ -125,35 +120,41 @@ class Place(NamedTuple):
     size: int
 
 
-class Plan(NamedTuple):
-    """The places of all arrays, how many bytes `data` has, and how many rows `blobs`."""
+class StoragePlan(NamedTuple):
+    """Location of all arrays of a batch.
 
-    places: tuple[Place, ...]
+    Attributes:
+      locations: Location of each array.
+      shared: Number of bytes in `data`.
+      blobs: Number of rows in `blobs`.
+    """
+
+    locations: tuple[ArrayLocation, ...]
     shared: int
     blobs: int
 
 
-def planned(sizes: Sequence[int]) -> Plan:
-    """Where arrays of these numbers of bytes stand."""
-    places, shared, blobs = [], 0, 0
+def plan_storage(sizes: Sequence[int]) -> StoragePlan:
+    """Return the locations of arrays of these sizes, in bytes."""
+    locations, shared, blobs = [], 0, 0
     for size in sizes:
-        if size < LARGE and shared + size <= CHUNK:
-            places.append(Place(None, shared, size))
+        if size < MIN_BLOB_ARRAY_BYTES and shared + size <= MAX_BLOB_BYTES:
+            locations.append(ArrayLocation(None, shared, size))
             shared += size
         else:
-            places.append(Place(blobs, 0, size))
-            blobs += -(-size // CHUNK)
-    return Plan(tuple(places), shared, blobs)
+            locations.append(ArrayLocation(blobs, 0, size))
+            blobs += -(-size // MAX_BLOB_BYTES)
+    return StoragePlan(tuple(locations), shared, blobs)
 
 
 BLOCK_BYTES = 2**15
-_ENTRY = struct.Struct("<I")
+_CHECKSUM = struct.Struct("<I")
 
 
 def row_checksum(table: str, *values: Any) -> int:
-    """Return the CRC-32 of a row: of each value its length, a colon, and its bytes.
+    """Return the CRC-32 of the table's name and, for each value, its length, a colon and its bytes.
 
-    Numbers and NULL are the text that Python's `repr` has for them.
+    Numbers and NULL count as their `repr` in Python.
     """
     parts = [table.encode()]
     for value in values:
@@ -168,14 +169,14 @@ def row_checksum(table: str, *values: Any) -> int:
 def block_checksums(data: bytes | memoryview) -> bytes:
     """Return the CRC-32 of each block of the data, little-endian."""
     if len(data) <= BLOCK_BYTES:
-        return _ENTRY.pack(zlib.crc32(data)) if data else b""
+        return _CHECKSUM.pack(zlib.crc32(data)) if data else b""
     view = memoryview(data)
     starts = range(0, len(view), BLOCK_BYTES)
-    return b"".join(_ENTRY.pack(zlib.crc32(view[at : at + BLOCK_BYTES])) for at in starts)
+    return b"".join(_CHECKSUM.pack(zlib.crc32(view[at : at + BLOCK_BYTES])) for at in starts)
 
 
 def verify_blocks(data: bytes, first: int, checksums: bytes) -> None:
-    """Raise ChecksumError unless the data, whole blocks from block `first` on, is as it was."""
+    """Raise ChecksumError unless data, whole blocks from block `first` on, has these checksums."""
     end = first + -(-len(data) // BLOCK_BYTES)
-    if block_checksums(data) != checksums[first * _ENTRY.size : end * _ENTRY.size]:
+    if block_checksums(data) != checksums[first * _CHECKSUM.size : end * _CHECKSUM.size]:
         raise ChecksumError("the bytes of a batch differ from their checksum")

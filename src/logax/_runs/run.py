@@ -1,7 +1,4 @@
-"""What is read of a run, as a `logdict`, and what is said where that cannot be.
-
-One run, as it stands in its files now.
-"""
+"""`Run`: one run of a folder, read from its files on each access."""
 
 from __future__ import annotations
 
@@ -12,28 +9,28 @@ import jax
 
 from logax._logdict.logdict import logdict
 from logax._logdict.logdict import logdict as Logs
-from logax._logdict.views import listed
+from logax._logdict.views import format_names
 from logax._runs import tables
-from logax._runs.columns import Column, alike, joined
 from logax._runs.errors import AllDamagedError, RunsError
+from logax._runs.file_reader import RunPart, StoredStream
 from logax._runs.format import CRASHED, RUNNING
-from logax._runs.layouts import Key
-from logax._runs.pieces import Cell, Piece, pieces_of
-from logax._runs.source import Member, Part
-from logax._runs.tables import form
+from logax._runs.key_arrays import KeyArrays, group_compatible, join_slices
+from logax._runs.key_slices import Cell, KeySlice, read_key_slices
+from logax._runs.layouts import KeyLayout
+from logax._runs.tables import describe_key
 from logax._support.messages import warn_user
 
 if TYPE_CHECKING:
     from logax._runs.runs import Runs
 
 
-def cell_of(member: Member) -> Cell:
-    """Where a stream stands among those of its run."""
-    return member.lane if member.shard is None else (*member.lane, member.shard)
+def cell_of(stream: StoredStream) -> Cell:
+    """Return the index of a stream among the streams of its run: its lane, then its shard."""
+    return stream.lane if stream.shard is None else (*stream.lane, stream.shard)
 
 
-def as_logdict(columns: Mapping[str, Column]) -> logdict:
-    """Columns with their steps, counts and sites."""
+def build_logdict(columns: Mapping[str, KeyArrays]) -> logdict:
+    """Return a logdict of some keys, with their steps, counts and sites."""
     steps: dict[str, dict[str, Any]] = {}
     count, rank = {}, {}
     for key, column in columns.items():
@@ -52,28 +49,27 @@ def as_logdict(columns: Mapping[str, Column]) -> logdict:
     )
 
 
-def changed(key: str, groups: Sequence[Sequence[Piece]]) -> ValueError:
-    """The error for a key whose records are not alike."""
-    forms = [form(group[0].key, len(group[0].cells[0])) for group in groups]
+def changed_records_error(key: str, groups: Sequence[Sequence[KeySlice]]) -> ValueError:
+    """Return the error for a key whose records do not fit into one array."""
+    forms = [describe_key(group[0].key, len(group[0].cells[0])) for group in groups]
     shown = ", then ".join(forms[:4]) + (", and so on" if len(forms) > 4 else "")
     return ValueError(
-        f"The records of {key!r} cannot be one array, because they changed midway: {shown}. Write "
-        f"`run.parts({key!r})` for a list of those that belong together."
+        f"The records of {key!r} cannot be one array, because they changed midway: "
+        f"{shown}. Write `run.parts({key!r})` for a list of logdicts, one for each form."
     )
 
 
-class Steps(Mapping[str, Mapping[str, Any]]):
-    """The steps of a run by name; those of a key are read when they are asked for."""
+class RunSteps(Mapping[str, Mapping[str, Any]]):
+    """Steps of a run by name and key; each access reads one of them."""
 
     def __init__(self, run: Run, names: Mapping[str, Sequence[str]]) -> None:
         self._run, self._names = run, names
 
     def __getitem__(self, name: str) -> Mapping[str, Any]:
         if name not in self._names:
-            raise KeyError(
-                f"{name!r} is no step of run {self._run.id}; there is {listed(self._names)}"
-            )
-        return _Step(self._run, name, self._names[name])
+            names = format_names(self._names)
+            raise KeyError(f"{name!r} is not a step of run {self._run.id}, which has {names}")
+        return _StepByKey(self._run, name, self._names[name])
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)
@@ -82,19 +78,20 @@ class Steps(Mapping[str, Mapping[str, Any]]):
         return len(self._names)
 
     def __repr__(self) -> str:
-        own = f"the steps {listed(self._names)}" if self._names else "no steps"
+        own = f"the steps {format_names(self._names)}" if self._names else "no steps"
         return f"<{own} of run {self._run.id}>"
 
 
-class _Step(Mapping[str, Any]):
-    """One step by key."""
+class _StepByKey(Mapping[str, Any]):
+    """One step of a run, by key."""
 
     def __init__(self, run: Run, name: str, keys: Sequence[str]) -> None:
         self._run, self._name, self._keys = run, name, keys
 
     def __getitem__(self, key: str) -> Any:
         if key not in self._keys:
-            raise KeyError(f"{key!r} has no step {self._name!r}; {listed(self._keys)} have it")
+            keys = format_names(self._keys)
+            raise KeyError(f"{key!r} has no step {self._name!r}; the keys that have it: {keys}")
         return self._run.logdict(key).steps[self._name][key]
 
     def __iter__(self) -> Iterator[str]:
@@ -104,111 +101,123 @@ class _Step(Mapping[str, Any]):
         return len(self._keys)
 
     def __repr__(self) -> str:
-        return f"<the step {self._name!r} of {listed(self._keys)} of run {self._run.id}>"
+        return f"<the step {self._name!r} of {format_names(self._keys)} of run {self._run.id}>"
 
 
 class Run(Mapping[str, Any]):
-    """One run: a mapping from keys to all of their records.
+    """One run on disk: a mapping from keys to arrays of their records.
 
-    `run["loss"]` is an array with the records along its first axis; of a run with lanes the lanes
-    come first, and lanes with fewer records than others are padded with NaN (integers with the
-    least, unsigned ones with the greatest, and truth values with False). A pytree comes back as
-    dictionaries, lists and tuples of such arrays; histograms and images as `HistogramBins` and
-    `ImagePixels`. Reading one key reads nothing of the others.
+        run = logax.load("runs").find("baseline")
+        run["loss"]                     # array of shape (records, ...)
+        run.steps["step"]["loss"]       # step of each of these records
+        run.config, run.status, run.began
 
-    Nothing is kept in memory: each access reads what the files of the run hold at that time. For
-    values of one moment, take `run.logs` once. A run that is resumed, or that a forked process
-    writes too, continues in another file, which `runs.refresh()` finds.
+    `run["loss"]` has the records along its first axis. In a run with lanes the lanes come first,
+    and lanes with fewer records than others are padded: floats with NaN, signed integers with the
+    minimum of their type, unsigned ones with the maximum, booleans with False. `run.logs` has the
+    number of records of each lane. A pytree comes back as dictionaries, lists and tuples of such
+    arrays, a histogram as `HistogramBins`, an image as `ImagePixels`. Reading one key does not read
+    the others.
+
+    A `Run` caches no records: each access reads the files of the run as they are at that time. For
+    a consistent set of values while the run is being written, read `run.logs` once. A run that is
+    resumed, or that a forked process also writes to, continues in another file, which
+    `runs.refresh()` finds.
+
+    Obtain runs from `logax.load`.
+
+    Attributes:
+      id: Id of the run, which no other run has.
     """
 
     def __init__(self, runs: Runs, identity: str) -> None:
         self._runs, self.id = runs, identity
 
-    # What is known of it.
+    # Properties.
 
     @property
     def name(self) -> str:
-        """What it was called, or the id."""
+        """Name of the run; its id if it was given none."""
         return name_of(self._parts)
 
     @property
     def config(self) -> dict[str, Any]:
-        """The config given when the run began and when it was resumed; later values win."""
+        """Config of the run. If it was given again when the run was resumed, later values win."""
         found: dict[str, Any] = {}
         for part in self._parts:
-            with self._runs.source(part).look() as look:
-                found |= look.text(part.config)
+            with self._runs.reader_of(part).snapshot() as snapshot:
+                found |= snapshot.text(part.config)
         return found
 
     @property
     def machine(self) -> dict[str, Any]:
-        """Host, process and versions, of where it was last."""
+        """Host, process, versions and device of the process that wrote to the run last."""
         part = self._parts[-1]
-        with self._runs.source(part).look() as look:
-            return look.text(part.machine)
+        with self._runs.reader_of(part).snapshot() as snapshot:
+            return snapshot.text(part.machine)
 
     @property
     def began(self) -> float:
-        """Wall time of its beginning, in seconds since the epoch; to resume it changes nothing."""
+        """Wall time at which the run began, in seconds since the epoch; resuming keeps it."""
         return began_of(self._parts)
 
     @property
     def ended(self) -> float | None:
-        """Wall time of its end; None if it has not ended, or its process was killed.
+        """Wall time at which the run ended; None if it is running or its process was killed.
 
-        It is that of its beginning where the clock was set back so far that it would be earlier.
+        It is never before `began`, even if the clock was set back in between.
         """
-        ended = self._opened[-1].ended
+        ended = self._own_parts[-1].ended
         return None if ended is None else max(ended, self.began)
 
     @property
     def updated(self) -> float | None:
-        """When its last records were written; None if there are none."""
+        """Wall time at which the newest records arrived; None if the run has no records."""
         found = []
         for part in self._parts:
-            with self._runs.source(part).look() as look:
-                found.append(look.last_written(look.members([part.number])))
+            with self._runs.reader_of(part).snapshot() as snapshot:
+                found.append(snapshot.last_written(snapshot.streams_of([part.number])))
         return max((time for time in found if time is not None), default=None)
 
     @property
     def status(self) -> str:
-        """What has become of it: "running", "finished", or "crashed".
+        """Status of the run: "running", "finished" or "crashed".
 
-        The last also where its process is gone without having ended it.
+        A run whose process is gone without having ended it counts as crashed.
         """
-        return status_of(self._opened[-1], self._runs)
+        return status_of(self._own_parts[-1], self._runs)
 
     @property
     def group(self) -> str | None:
-        """What it has in common with other runs, if they were to be grouped."""
+        """Name of the group that the run belongs to; None if it belongs to no group."""
         groups = [part.content["group"] for part in self._parts]
         return next((group for group in reversed(groups) if group is not None), None)
 
     @property
     def lane(self) -> tuple[int, ...]:
-        """Which lane of the `vmap` around `init` it was; () elsewhere."""
+        """Lane of the `vmap` around `init` in which the run began; () without `vmap`."""
         return tuple(self._parts[-1].content["lane"])
 
     @property
     def lanes(self) -> int | None:
-        """How many lanes are taken together in it, if it is an aggregate; else None."""
+        """Number of lanes that the run aggregates; None if it does not aggregate lanes."""
         lanes: int | None = self._parts[-1].content["lanes"]
         return lanes
 
     @property
     def resumed(self) -> int:
-        """How often it was resumed."""
-        return sum(part.content["resumed"] for part in self._opened)
+        """Number of times that the run was resumed."""
+        return sum(part.content["resumed"] for part in self._own_parts)
 
     @property
-    def _parts(self) -> Sequence[Part]:
+    def _parts(self) -> Sequence[RunPart]:
         return self._runs.parts_of(self.id)
 
     @property
-    def _opened(self) -> Sequence[Part]:
-        return opened_parts(self._parts)
+    def _own_parts(self) -> Sequence[RunPart]:
+        return parts_without_guests(self._parts)
 
-    # Its records.
+    # Records.
 
     def __getitem__(self, key: str) -> Any:
         return self._column(key).value
@@ -222,12 +231,12 @@ class Run(Mapping[str, Any]):
     def __contains__(self, key: object) -> bool:
         return key in self._layouts()
 
-    def _layouts(self) -> dict[str, tuple[Key, dict[str, None]]]:
-        """By key what its records look like first, and all of its steps."""
-        found: dict[str, tuple[Key, dict[str, None]]] = {}
+    def _layouts(self) -> dict[str, tuple[KeyLayout, dict[str, None]]]:
+        """Return by key the layout of its first records, and the names of all of its steps."""
+        found: dict[str, tuple[KeyLayout, dict[str, None]]] = {}
         for part in self._parts:
-            with self._runs.source(part).look() as look:
-                for layout in look.layouts_of(look.members([part.number])):
+            with self._runs.reader_of(part).snapshot() as snapshot:
+                for layout in snapshot.layouts_of(snapshot.streams_of([part.number])):
                     for key in layout.keys:
                         _, steps = found.setdefault(key.name, (key, {}))
                         steps |= dict.fromkeys(name for name, _ in layout.steps)
@@ -235,72 +244,84 @@ class Run(Mapping[str, Any]):
 
     @property
     def logs(self) -> Logs:
-        """All records with their steps, counts and sites.
+        """All records as a logdict, with their steps, counts and sites.
 
-        A key whose records cannot be one array is left out, with a warning: see `parts`.
+        Keys whose records do not fit into one array are left out with a warning; `parts` reads
+        them.
         """
         return self.logdict()
 
     @property
     def steps(self) -> Mapping[str, Mapping[str, Any]]:
-        """By step name and then by key, the step of each record: `run.steps["step"]["loss"]`."""
+        """Step of each record, by step name and key: `run.steps["step"]["loss"]`."""
         names: dict[str, list[str]] = {}
         for key, (_, steps) in self._layouts().items():
             for name in steps:
                 names.setdefault(name, []).append(key)
-        return Steps(self, names)
+        return RunSteps(self, names)
 
     def logdict(self, *keys: str) -> Logs:
-        """The records of some keys, or of all, with their steps, counts and sites."""
-        found = self._pieces((lambda key: key in keys) if keys else (lambda key: True))
+        """Return the records of some keys, or of all, as a logdict with steps, counts and sites.
+
+        Raises:
+          KeyError: A key was not logged.
+          ValueError: The records of a key do not fit into one array; `parts` reads them.
+        """
+        found = self._read_slices((lambda key: key in keys) if keys else (lambda key: True))
         share: dict[Any, Any] = {}
         columns = {}
         for key in keys or found:
-            groups = alike(found[key]) if key in found else self._missing(key)
+            groups = group_compatible(found[key]) if key in found else self._raise_missing(key)
             if len(groups) == 1:
-                columns[key] = self._joined(groups[0], share)
+                columns[key] = self._join(groups[0], share)
             elif keys:
-                raise changed(key, groups)
+                raise changed_records_error(key, groups)
             else:
-                warn_user(f"{changed(key, groups)} `run.logs` leaves it out.")
-        return as_logdict(columns)
+                warn_user(f"{changed_records_error(key, groups)} `run.logs` leaves it out.")
+        return build_logdict(columns)
 
     def parts(self, key: str) -> list[Logs]:
-        """The records of a key whose shape or structure has changed, as one logdict for each."""
-        return [as_logdict({key: self._joined(group, {})}) for group in self._groups(key)]
+        """Return the records of a key whose shape or structure changed, one logdict for each form.
+
+        Raises:
+          KeyError: The key was not logged.
+        """
+        return [build_logdict({key: self._join(group, {})}) for group in self._groups(key)]
 
     def to_pandas(self, key: str | None = None) -> Any:
-        """A `pandas.DataFrame` of one key or of all: see `logdict.to_pandas`."""
+        """Return one key, or all keys, as a `pandas.DataFrame`; see `logdict.to_pandas`."""
         return self.logdict(*(() if key is None else (key,))).to_pandas()
 
     def to_xarray(self, key: str | None = None) -> Any:
-        """An `xarray.Dataset` of one key or of all: see `logdict.to_xarray`."""
+        """Return one key, or all keys, as an `xarray.Dataset`; see `logdict.to_xarray`."""
         return self.logdict(*(() if key is None else (key,))).to_xarray()
 
-    def _column(self, key: str) -> Column:
+    def _column(self, key: str) -> KeyArrays:
         groups = self._groups(key)
         if len(groups) > 1:
-            raise changed(key, groups)
-        return self._joined(groups[0], {})
+            raise changed_records_error(key, groups)
+        return self._join(groups[0], {})
 
-    def _joined(self, pieces: Sequence[Piece], share: dict[Any, Any]) -> Column:
-        return joined(pieces, share, f"run {self.id}")
+    def _join(self, slices: Sequence[KeySlice], share: dict[Any, Any]) -> KeyArrays:
+        return join_slices(slices, share, f"run {self.id}")
 
-    def _groups(self, key: str) -> list[list[Piece]]:
-        """The records of a key, those together that can be one array."""
-        found = self._pieces(lambda name: name == key)
-        return alike(found[key]) if found else self._missing(key)
+    def _groups(self, key: str) -> list[list[KeySlice]]:
+        """Return the slices of a key, grouped by whether they fit into one array."""
+        found = self._read_slices(lambda name: name == key)
+        return group_compatible(found[key]) if found else self._raise_missing(key)
 
-    def _pieces(self, wanted: Callable[[str], bool]) -> dict[str, list[Piece]]:
-        """By key its records, in the order in which they came."""
-        found: dict[str, list[Piece]] = {}
+    def _read_slices(self, is_selected: Callable[[str], bool]) -> dict[str, list[KeySlice]]:
+        """Return by key the slices of its records, in the order in which they were written."""
+        found: dict[str, list[KeySlice]] = {}
         for part in self._parts:
-            with self._runs.source(part).look() as look:
-                for piece in pieces_of(look, look.members([part.number]), cell_of, wanted):
-                    found.setdefault(piece.key.name, []).append(piece)
+            with self._runs.reader_of(part).snapshot() as snapshot:
+                for key_slice in read_key_slices(
+                    snapshot, snapshot.streams_of([part.number]), cell_of, is_selected
+                ):
+                    found.setdefault(key_slice.key.name, []).append(key_slice)
         return found
 
-    def _missing(self, key: Any) -> NoReturn:
+    def _raise_missing(self, key: Any) -> NoReturn:
         keys = list(self._layouts())
         if key in keys:
             raise AllDamagedError(f"All records of {key!r} of run {self.id} are damaged.")
@@ -311,20 +332,20 @@ class Run(Mapping[str, Any]):
                 )
         if self._has_damaged_layouts():
             raise RunsError(
-                f"{key!r} was not found in run {self.id}, which may have it: a layout that says "
-                f"which keys some of its records have is damaged. The other keys are {listed(keys)}"
+                f"{key!r} was not found in run {self.id}, but a layout that lists the keys of some "
+                f"of its records is damaged. The other keys are {format_names(keys)}"
             )
-        raise KeyError(f"{key!r} was not logged in run {self.id}; there is {listed(keys)}")
+        raise KeyError(f"{key!r} was not logged in run {self.id}, which has {format_names(keys)}")
 
     def _has_damaged_layouts(self) -> bool:
         for part in self._parts:
-            with self._runs.source(part).look() as look:
-                look.layouts_of(look.members([part.number]))
-                if look.has_damaged_layouts:
+            with self._runs.reader_of(part).snapshot() as snapshot:
+                snapshot.layouts_of(snapshot.streams_of([part.number]))
+                if snapshot.has_damaged_layouts:
                     return True
         return False
 
-    # As an object.
+    # Identity.
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Run):
@@ -335,26 +356,26 @@ class Run(Mapping[str, Any]):
         return hash((self.id, self._runs.path))
 
     def __repr__(self) -> str:
-        return tables.of_run(self, [key for key, _ in self._layouts().values()])
+        return tables.format_run(self, [key for key, _ in self._layouts().values()])
 
 
-def opened_parts(parts: Sequence[Part]) -> Sequence[Part]:
-    """Return the parts of a run, without those of forked processes that only wrote to it."""
+def parts_without_guests(parts: Sequence[RunPart]) -> Sequence[RunPart]:
+    """Return the parts that opened the run; forked processes that only wrote to it are guests."""
     return [part for part in parts if not part.guest] or parts
 
 
-def began_of(parts: Sequence[Part]) -> float:
-    """Return when the first part of a run began."""
+def began_of(parts: Sequence[RunPart]) -> float:
+    """Return the wall time at which a run began."""
     return float(parts[0].content["began"])
 
 
-def name_of(parts: Sequence[Part]) -> str:
-    """What a run was called last; to be resumed without a name changes nothing."""
+def name_of(parts: Sequence[RunPart]) -> str:
+    """Return the last name that a run was given; resuming it without a name keeps the name."""
     identity = parts[0].id
     names = [part.content["name"] for part in parts if part.content["name"] != identity]
     return str(names[-1]) if names else identity
 
 
-def status_of(part: Part, runs: Runs) -> str:
-    """What has become of a run."""
-    return part.status or (RUNNING if runs.source(part).alive else CRASHED)
+def status_of(part: RunPart, runs: Runs) -> str:
+    """Return the status of a run from the last part that opened it."""
+    return part.status or (RUNNING if runs.reader_of(part).is_being_written else CRASHED)

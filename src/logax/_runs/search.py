@@ -1,26 +1,25 @@
-"""Which run is meant: one rule for `runs.find`, for the command, and for `resume=` everywhere.
+"""Find the run that a user means: one rule for `runs.find`, the command line and `resume=`.
 
-A sweep is all runs of one `init` under `vmap`. Their ids, and their names unless one was renamed,
+A sweep is all runs of one `init` under `vmap`. Their ids, and their names unless a run was renamed,
 are those of the sweep with the lane appended: lane 2 of `sweep` is `sweep-2`.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from logax._runs.tables import short
+from logax._runs.identity import lane_suffix, split_run_id
+from logax._runs.tables import shorten
 
 _MAX_LISTED_RUNS = 20
-_ID = re.compile(r"(\d{8}-\d{6}-[0-9a-f]{8}-\d+)((?:-\d+)*)")
 
 
 class Sweep(NamedTuple):
     """The runs of one `init` under `vmap`.
 
     Attributes:
-      name: Name that they share; the id that they share if they have none.
+      name: Name that the runs share; if they have none, the id that they share.
       runs: Id of the run of each lane.
     """
 
@@ -33,25 +32,25 @@ class Sweep(NamedTuple):
         return tuple(max(axis) + 1 for axis in zip(*self.runs, strict=False))
 
 
-def one_run(
+def find_one_run(
     text: str, names: Mapping[str, str], where: str, resuming: str = "", noun: str = "run"
 ) -> str:
-    """The id of the run that has this id, or this name, or whose id begins so.
+    """Return the id of the run with this id or name, or whose id begins with this text.
 
-    `"last"` is the newest, unless a run is called so.
+    `"last"` means the newest run, unless a run has that name.
 
     Args:
-      text: What a user gave.
-      names: By id the name of each run, the newest last; the id for those that have none.
-      where: Where these runs are, for errors.
-      resuming: Method that is to resume it, for errors; "" if none is.
+      text: Text from the user.
+      names: Name of each run by its id, the newest last; the id of a run without a name.
+      where: Place of the runs, for errors.
+      resuming: Method that resumes the run, for errors; "" if the run is only read.
       noun: "run", or "sweep" for all runs of one `init`, for errors.
 
     Raises:
-      ValueError: There is none, or more than one. The message lists what there is.
+      ValueError: No run matches, or several do. The message lists them.
     """
     why = f"`{resuming}` cannot resume a {noun}: " if resuming else ""
-    found = matching(text, names)
+    found = matching_ids(text, names)
     if not found and text == "last":
         if not names:
             raise ValueError(f"{why}there are no {noun}s in {where} yet, so none is the last.")
@@ -59,20 +58,20 @@ def one_run(
     if len(found) == 1:
         return found[0]
     if noun == "run":
-        _check_no_sweep(text, found, names, f"{why}{short(text)!r} means", where, bool(resuming))
+        _check_no_sweep(text, found, names, f"{why}{shorten(text)!r} means", where, bool(resuming))
     what = f"{len(found)} {noun}s" if found else f"no {noun}"
     if names and all(name == own for own, name in names.items()):
         give = f"Give an id, or the beginning of one, since no {noun} there has a name"
     else:
         give = "Give an id, the beginning of one, or a name that only one has"
     raise ValueError(
-        f"{why}{short(text)!r} means {what} in {where}. {give}, or `last` for the newest, of:\n"
-        f"{_listed(found or names, names)}"
+        f"{why}{shorten(text)!r} means {what} in {where}. {give}, or `last` for the newest, of:\n"
+        f"{_format_runs(found or names, names)}"
     )
 
 
-def matching(text: str, names: Mapping[str, str]) -> list[str]:
-    """Return the ids of the runs with this id, or else this name, or else whose id begins so."""
+def matching_ids(text: str, names: Mapping[str, str]) -> list[str]:
+    """Return the ids of the runs with this id; if none, with this name; if none, this prefix."""
     found = [text] if text in names else [each for each in names if names[each] == text]
     return found or [each for each in names if text and each.startswith(text)]
 
@@ -82,26 +81,13 @@ def sweeps_of(names: Mapping[str, str]) -> dict[str, Sweep]:
     shared: dict[str, str] = {}
     runs: dict[str, dict[tuple[int, ...], str]] = {}
     for own, name in names.items():
-        sweep, lane = id_parts(own)
+        sweep, lane = split_run_id(own)
         if lane:
             runs.setdefault(sweep, {})[lane] = own
             end = lane_suffix(lane)
-            if name != own and name.endswith(end):  # a lane may be renamed later
+            if name != own and name.endswith(end):  # a lane may have been renamed since
                 shared.setdefault(sweep, name.removesuffix(end))
     return {sweep: Sweep(shared.get(sweep, sweep), lanes) for sweep, lanes in runs.items()}
-
-
-def lane_suffix(lane: Sequence[int]) -> str:
-    """Return the suffix of the id and the name of a lane's run."""
-    return "".join(f"-{i}" for i in lane)
-
-
-def id_parts(identity: str) -> tuple[str, tuple[int, ...]]:
-    """Split the id of a run into the id that all lanes of its `init` share, and its lane."""
-    match = _ID.fullmatch(identity)
-    if match is None:
-        return identity, ()
-    return match[1], tuple(int(part) for part in match[2].split("-")[1:])
 
 
 def _check_no_sweep(
@@ -112,9 +98,9 @@ def _check_no_sweep(
     where: str,
     resuming: bool,
 ) -> None:
-    """Raise if `text`, which means the runs in `found` and not one, means sweeps."""
+    """Raise ValueError if `text`, which does not mean one run, means sweeps."""
     sweeps = sweeps_of(names)
-    meant = matching(text, {own: sweep.name for own, sweep in sweeps.items()})
+    meant = matching_ids(text, {own: sweep.name for own, sweep in sweeps.items()})
     runs = [run for own in meant for run in sweeps[own].runs.values()]
     if not meant or (text not in sweeps and not set(found) <= set(runs)):
         return
@@ -129,17 +115,17 @@ def _check_no_sweep(
         )
     raise ValueError(
         f"{begin} {what} of {len(runs)} runs in {where}, and not one run. {instead}:\n"
-        f"{_listed(runs, names)}"
+        f"{_format_runs(runs, names)}"
     )
 
 
-def _listed(runs: Iterable[str], names: Mapping[str, str]) -> str:
-    rows = [f"  {_row(each, names[each])}" for each in runs]
+def _format_runs(runs: Iterable[str], names: Mapping[str, str]) -> str:
+    rows = [f"  {_format_run(each, names[each])}" for each in runs]
     older = len(rows) - _MAX_LISTED_RUNS
     if older > 0:
         rows = [f"  ... {older} older", *rows[older:]]
     return "\n".join(rows) or "  (there are none)"
 
 
-def _row(identity: str, name: str) -> str:
-    return short(identity) if name == identity else f"{short(identity)}  {short(name)}"
+def _format_run(identity: str, name: str) -> str:
+    return shorten(identity) if name == identity else f"{shorten(identity)}  {shorten(name)}"

@@ -1,6 +1,9 @@
-"""How values rest in files, whatever the kind of file.
+"""Values on disk and as text, shared by the run store, `logax.storage` and the text loggers.
 
-dtypes      types that files know, and the others as bits
-structure   trees as JSON and back, without a class being named
-errors      what goes wrong with files
+| File | Content |
+| --- | --- |
+| `dtypes` | dtypes that files support, and all others as bits; `StorageError` |
+| `trees` | outlines of pytrees as JSON and back, without names of classes |
+| `plain_config` | names and configs of runs as plain values |
+| `record_text` | logged records as JSON and as cells of a table |
 """

@@ -1,14 +1,7 @@
-"""Arrays with a record axis: the few operations that logdicts are made of.
+"""Operations on logged arrays: record axes, missing steps, lane axes, device copies, leaf names.
 
-They work on JAX arrays, on tracers and on NumPy arrays, which stay NumPy arrays: no logged number
-is ever cut to the 32 bits that JAX prefers.
-
-Copies of arrays, on the device.
-
-A copy waits for nothing and fetches nothing. What was copied may change hands, or be donated to the
-next program.
-
-The lane axis that `vmap` gives to operands of a primitive, as its batching rule sees it.
+The functions accept JAX arrays, tracers and NumPy arrays. NumPy arrays stay NumPy arrays, so that
+JAX never truncates a logged number to 32 bits.
 """
 
 from __future__ import annotations
@@ -24,23 +17,23 @@ from logax._compat import Array, Tree
 
 
 def leaf_name(key: str, path: Any) -> str:
-    """The flat name of a leaf: the key and the parts of its path, joined by slashes.
+    """Return the flat name of a leaf: its key and path joined by slashes.
 
-    A dictionary's key, an attribute's name and an index each are a part: `grad/layers/0/weight`.
+    Dictionary keys, attribute names and indices are parts of a path: `grad/layers/0/weight`.
     """
     parts = jax.tree_util.keystr(path, simple=True, separator="/")
     return f"{key}/{parts}" if path else key
 
 
-def called_alike(name: str) -> ValueError:
-    """The error for two leaves of one flat name."""
+def duplicate_name_error(name: str) -> ValueError:
+    """Return the error for two leaves with the same flat name."""
     return ValueError(f"Two leaves of this `logdict` are called {name!r}: rename a key.")
 
 
 def missing_step(dtype: Any) -> Any:
-    """What a step column holds for a record that lacks the step.
+    """Return the value that a step column holds for a record without this step.
 
-    NaN for floats, the least value of a signed and the greatest of an unsigned integer type.
+    NaN for floats, the minimum of a signed integer type, the maximum of an unsigned one.
     """
     dtype = np.dtype(dtype)
     if jnp.issubdtype(dtype, jnp.floating):
@@ -53,7 +46,7 @@ def missing_step(dtype: Any) -> Any:
 
 
 def is_missing(steps: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Which elements of a step column on the host stand for no step."""
+    """Return a mask of the missing steps in a step column on the host."""
     if jnp.issubdtype(steps.dtype, jnp.floating):
         return np.asarray(np.isnan(steps))
     if not jnp.issubdtype(steps.dtype, jnp.integer):  # the tangent of a step, say
@@ -61,64 +54,64 @@ def is_missing(steps: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return np.asarray(steps == missing_step(steps.dtype))
 
 
-def is_tangent(x: Any) -> bool:
-    """Whether an array is the tangent of integers: it has a shape, and no numbers."""
+def is_float0(x: Any) -> bool:
+    """Return True for a `float0` array, the tangent of integers: it has a shape but no values."""
     return bool(x.dtype == jax.dtypes.float0)
 
 
 def is_concrete(x: Any) -> bool:
-    """Whether the numbers of an array can be seen: not a tracer, not a mere shape."""
+    """Return True if the values of an array can be read: it is not a tracer or a mere shape."""
     if isinstance(x, jax.Array):
         return not isinstance(x, jax.core.Tracer) and not x.is_deleted() and x.is_fully_addressable
     return isinstance(x, (np.ndarray, np.generic))
 
 
 def is_key_array(x: Any) -> bool:
-    """Whether an array holds typed PRNG keys."""
+    """Return True for an array of typed PRNG keys."""
     return bool(jnp.issubdtype(x.dtype, jax.dtypes.prng_key))
 
 
 def shape_name(dtype: Any, shape: Sequence[int]) -> str:
-    """A dtype and a shape as JAX writes them: `float32[64,3]`, and `float32` for a scalar."""
+    """Format a dtype and shape as JAX does: `float32[64,3]`, or `float32` for a scalar."""
     name = "float0" if dtype == jax.dtypes.float0 else getattr(dtype, "name", dtype)
     return f"{name}{list(shape) if shape else ''}".replace(" ", "")
 
 
-def module_of(*arrays: Any) -> Any:
-    """NumPy where everything is NumPy, so that it stays so; JAX otherwise."""
+def array_module(*arrays: Any) -> Any:
+    """Return `numpy` if all arrays are NumPy arrays, otherwise `jax.numpy`."""
     return np if all(isinstance(x, (np.ndarray, np.generic)) for x in arrays) else jnp
 
 
 def take_rows(x: Array, index: Array, axis: int) -> Array:
-    """Rows of `x` along the record axis; `index` has the lanes and then as many rows as wanted."""
+    """Take rows of `x` along the record axis; `index` has the lane axes, then one axis of rows."""
     index = index.reshape(index.shape + (1,) * (x.ndim - index.ndim))
-    if module_of(x) is np and is_concrete(index):
+    if array_module(x) is np and is_concrete(index):
         return np.take_along_axis(x, np.asarray(index), axis)
     return jnp.take_along_axis(x, index, axis, mode="clip")
 
 
 def missing_rows(like: Array, rows: int, axis: int) -> Array:
-    """Rows for records that lack the step of this column."""
+    """Return rows of a step column for records without this step."""
     shape = (*like.shape[:axis], rows, *like.shape[axis + 1 :])
-    return module_of(like).full(shape, missing_step(like.dtype), like.dtype)
+    return array_module(like).full(shape, missing_step(like.dtype), like.dtype)
 
 
-def one_blank_row(x: Array, axis: int) -> Array:
-    """One row of padding for an array without rows."""
+def padding_row(x: Array, axis: int) -> Array:
+    """Return one row of padding for an array without rows."""
     shape = (*x.shape[:axis], 1, *x.shape[axis + 1 :])
     if is_key_array(x):
         return jnp.broadcast_to(jax.random.key(0, impl=jax.random.key_impl(x)), shape)
     return jnp.zeros(shape, x.dtype)
 
 
-def record_rank(value: Tree, axis: int) -> int:
-    """The rank of one record of the first leaf."""
+def record_ndim(value: Tree, axis: int) -> int:
+    """Return the number of dimensions of one record of the first leaf."""
     leaves = jax.tree.leaves(value)
     return leaves[0].ndim - 1 - axis if leaves else 0
 
 
-def blank(dtype: Any) -> Any:
-    """What stands for no value."""
+def missing_value(dtype: Any) -> Any:
+    """Return the value of this dtype that represents a missing value."""
     if dtype == np.bool_:
         return np.False_
     return (
@@ -128,18 +121,21 @@ def blank(dtype: Any) -> Any:
     )
 
 
-def encoded(text: str) -> bytes:
-    """Return text as UTF-8. A lone surrogate, which UTF-8 lacks, is written as JSON escapes it."""
+def encode_utf8(text: str) -> bytes:
+    """Encode text as UTF-8, and lone surrogates as the escapes that JSON uses."""
     return text.encode("utf-8", "backslashreplace")
 
 
-def as_utf8(text: str) -> str:
-    """Return text that UTF-8 has: the same, but for lone surrogates."""
-    return encoded(text).decode()
+def replace_surrogates(text: str) -> str:
+    """Replace lone surrogates, which UTF-8 cannot encode, by their escapes."""
+    return encode_utf8(text).decode()
 
 
-def copies_of(arrays: Sequence[Array]) -> list[Array]:
-    """A copy of each array, in one program if they are on the same devices."""
+def copy_arrays(arrays: Sequence[Array]) -> list[Array]:
+    """Copy arrays on their devices, in one program if all are on the same devices.
+
+    Does not wait for or fetch any array. The originals may be donated afterwards.
+    """
     if not arrays:
         return []
     try:
@@ -152,10 +148,10 @@ _copy = jax.jit(lambda arrays: [jnp.copy(x) for x in arrays])
 
 
 def lane_count(args: Sequence[Any], dims: Sequence[int | None]) -> int:
-    """How many lanes there are."""
+    """Return the size of the axis that a batching rule maps over."""
     return next(int(x.shape[d]) for x, d in zip(args, dims, strict=True) if d is not None)
 
 
-def lanes_first(args: Sequence[Any], dims: Sequence[int | None]) -> list[Array]:
-    """The operands with their lane axis in front, where they have one."""
+def move_lanes_first(args: Sequence[Any], dims: Sequence[int | None]) -> list[Array]:
+    """Move the lane axis of each batched operand of a batching rule to the front."""
     return [x if d is None else jnp.moveaxis(x, d, 0) for x, d in zip(args, dims, strict=True)]

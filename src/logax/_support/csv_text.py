@@ -1,7 +1,7 @@
-"""A table of comma-separated values, read as far as it takes to add to it.
+"""Split and write records of comma-separated values.
 
-Python's own reader refuses fields of more than 128 KiB unless a limit is raised for the whole
-process; names of keys and arrays may be longer.
+`csv.reader` of Python rejects fields of more than 128 KiB unless a process-wide limit is raised.
+Names of keys and arrays may be longer than that.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _SPECIAL = re.compile(r'[,"\r\n]|\A\s|\s\Z')
 
 
 def records(lines: Iterable[bytes]) -> Iterator[bytes]:
-    """Whole records: a line that ends within quotes goes on. The last may lack its newline."""
+    """Join lines to records: a quoted field may contain newlines. The last may lack its newline."""
     parts: list[bytes] = []
     quotes = 0
     for line in lines:
@@ -31,28 +31,29 @@ def records(lines: Iterable[bytes]) -> Iterator[bytes]:
         yield b"".join(parts)
 
 
-def fields(record: bytes) -> list[str]:
-    """The fields of a record."""
+def split_fields(record: bytes) -> list[str]:
+    """Split a record into its fields."""
     text = record.decode("utf-8-sig", "replace")
     text = text.removesuffix("\n").removesuffix("\r")
     return [quoted.replace('""', '"') or plain for quoted, plain in _FIELD.findall(text)]
 
 
-def widened(record: bytes, more: int) -> bytes:
-    """A record with so many empty fields more, and a newline."""
+def append_empty_fields(record: bytes, more: int) -> bytes:
+    """Append `more` empty fields and a newline to a record."""
     bare = record.removesuffix(b"\n").removesuffix(b"\r")
     return bare + b"," * more + b"\n" if bare else record
 
 
-def heading(name: str) -> str:
-    """Return the name of a column, in a form that no spreadsheet takes for a formula.
+def escape_heading(name: str) -> str:
+    """Return the heading of a column in a form that no spreadsheet takes for a formula.
 
-    Spreadsheets run a cell that begins with `=`, `+`, `-` or `@`, and show one that begins with an
-    apostrophe as text. A name that begins so already gets another one, so that no two are the same.
+    Spreadsheets evaluate a cell that begins with `=`, `+`, `-` or `@`, and show one that begins
+    with an apostrophe as text. Names that already begin with apostrophes get one more, so that
+    headings stay distinct.
     """
     return f"'{name}" if _FORMULA.match(name) else name
 
 
-def field(text: str) -> str:
-    """A text as a field: in quotes, where it needs them."""
+def quote_field(text: str) -> str:
+    """Quote a field if it contains separators, quotes or outer spaces."""
     return '"' + text.replace('"', '""') + '"' if _SPECIAL.search(text) else text

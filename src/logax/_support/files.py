@@ -1,4 +1,4 @@
-"""Files that are whole whenever somebody looks at them."""
+"""Validate paths, create folders and replace files atomically."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ import uuid
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
-from logax._support.messages import described, received
+from logax._support.messages import describe_error, describe_value
 
 
-def as_path(what: str, name: str, path: Any) -> str:
-    """The path that an option gives, or an error."""
+def validate_path(what: str, name: str, path: Any) -> str:
+    """Return a path-like option as a string, or raise a TypeError."""
     if isinstance(path, (str, os.PathLike)) and isinstance(os.fspath(path), str):
         return os.fspath(path)
-    raise TypeError(f"`{what}` takes a path as `{name}`, and got {received(path)}.")
+    raise TypeError(f"`{what}` takes a path as `{name}`, and got {describe_value(path)}.")
 
 
-def check_place(what: str, path: str) -> None:
-    """Raise where a file could not be written, as far as that can be seen."""
+def check_writable(what: str, path: str) -> None:
+    """Raise an OSError if it is already clear that a file cannot be written to `path`."""
     folder = os.path.dirname(os.path.realpath(path))
     if not os.path.isdir(folder):
         raise FileNotFoundError(
@@ -33,21 +33,25 @@ def check_place(what: str, path: str) -> None:
         raise PermissionError(f"`{what}` may not write to the folder {folder}.")
 
 
-def part_beside(path: str) -> str:
-    """A hidden name next to a file, for what is to become it."""
+def partial_path(path: str) -> str:
+    """Return a unique hidden path in the same folder, for a file that will replace `path`."""
     return os.path.join(os.path.dirname(path), f".{uuid.uuid4().hex}.part")
 
 
 @contextlib.contextmanager
-def replacing(what: str, path: str) -> Iterator[BinaryIO]:
-    """A file to write to that takes the place of `path` at the end; on failure nothing is left."""
-    check_place(what, path)
-    whole = os.path.realpath(path)  # a link stays one
-    part = part_beside(whole)
+def open_atomic(what: str, path: str) -> Iterator[BinaryIO]:
+    """Open a temporary file that replaces `path` at the end of the block.
+
+    Readers see the old or the new file, never a part. If the block fails, the temporary file is
+    removed and `path` is unchanged.
+    """
+    check_writable(what, path)
+    target = os.path.realpath(path)  # so that a link stays a link
+    part = partial_path(target)
     try:
         with open(part, "xb") as file:
             yield file
-        os.replace(part, whole)
+        os.replace(part, target)
     except BaseException:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(part)
@@ -55,7 +59,14 @@ def replacing(what: str, path: str) -> Iterator[BinaryIO]:
 
 
 def make_folder(what: str, folder: str, takes: str, advice: str) -> None:
-    """Make a folder, with those above it, or say why that cannot be."""
+    """Create a folder and its parents.
+
+    Args:
+      what: Function or class that needs the folder, for errors.
+      folder: Path of the folder.
+      takes: Description of the option that gave the path, for errors.
+      advice: Last sentence of the error for a path that is a file.
+    """
     try:
         os.makedirs(folder, exist_ok=True)
     except (FileExistsError, NotADirectoryError) as error:
@@ -65,12 +76,14 @@ def make_folder(what: str, folder: str, takes: str, advice: str) -> None:
     except PermissionError as error:
         raise PermissionError(f"`{what}` may not make the folder {folder}.") from error
     except (OSError, ValueError) as error:
-        raise OSError(f"`{what}` cannot make the folder {folder!r}: {described(error)}") from error
+        raise OSError(
+            f"`{what}` cannot make the folder {folder!r}: {describe_error(error)}"
+        ) from error
 
 
-def writable_folder(what: str, name: str, path: Any) -> str:
-    """The folder that an option gives, made if it is not there, or an error."""
-    folder = os.path.abspath(as_path(what, name, path))
+def make_writable_folder(what: str, name: str, path: Any) -> str:
+    """Create the folder that an option names, if necessary, and return its absolute path."""
+    folder = os.path.abspath(validate_path(what, name, path))
     make_folder(what, folder, f"the path of a folder as `{name}`", "Give another path.")
     if not os.access(folder, os.W_OK | os.X_OK):
         raise PermissionError(f"`{what}` may not write to the folder {folder}.")

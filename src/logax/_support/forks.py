@@ -1,4 +1,4 @@
-"""What has locks and threads is made anew in a process that is forked."""
+"""Reset objects with locks and threads in forked processes."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ import weakref
 from typing import Protocol
 
 
-class Renewable(Protocol):
-    """What has locks and threads, which a process that is forked has not."""
+class Resettable(Protocol):
+    """An object with locks or threads, which do not survive a fork."""
 
     def _reset(self) -> None:
-        """Be as it was made; what was under way is the other process's."""
+        """Return to the initial state: pending work belongs to the parent process."""
 
 
-def renew_after_fork(each: Renewable) -> None:
-    """Have it reset in every process that is forked, as long as it lives."""
-    _renewed.add(each)
+def reset_after_fork(each: Resettable) -> None:
+    """Call `_reset` of an object in every forked process. Holds only a weak reference."""
+    _registered.add(each)
 
 
-def _reset_after_fork() -> None:
-    for each in list(_renewed):
+def _reset_registered() -> None:
+    for each in list(_registered):
         each._reset()
 
 
-_renewed: weakref.WeakSet[Renewable] = weakref.WeakSet()
-os.register_at_fork(after_in_child=_reset_after_fork)
+_registered: weakref.WeakSet[Resettable] = weakref.WeakSet()
+os.register_at_fork(after_in_child=_reset_registered)

@@ -1,4 +1,4 @@
-"""Packages that are not required, imported when something needs them."""
+"""Import optional packages on use."""
 
 from __future__ import annotations
 
@@ -6,8 +6,17 @@ import importlib
 from typing import Any
 
 
-def imported(module: str, what: str, extra: str | None = None) -> Any:
-    """The module, or an error that says what needs it and how to get it."""
+def import_optional(module: str, what: str, extra: str | None = None) -> Any:
+    """Import a module of an optional package.
+
+    Args:
+      module: Name of the module.
+      what: Function or class that needs it, for the error.
+      extra: Extra of logax that installs the package; by default the name of the package.
+
+    Raises:
+      ImportError: The package is not installed. The message names the `pip install` to run.
+    """
     try:
         return importlib.import_module(module)
     except ImportError as error:

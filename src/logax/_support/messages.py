@@ -1,6 +1,6 @@
-"""Report mistakes and failures: to whom, in which words, and several at once.
+"""Describe values and errors, warn users, and raise several errors at once.
 
-No text that leaves here shows a credential; see `_secrets`.
+Every text is redacted first, so that no message shows a credential; see `redaction`.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-from logax._support.redaction import redacted
+from logax._support.redaction import redact
 
 
 def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
-    """Warn, and point to the line of the user's that led here."""
+    """Warn, and attribute the warning to the nearest frame outside logax and JAX."""
     frame, level = sys._getframe(1), 1
     while frame.f_back is not None and _is_library(frame.f_globals.get("__name__", "")):
         frame, level = frame.f_back, level + 1
-    warnings.warn(redacted(message), category, stacklevel=level + 1)
+    warnings.warn(redact(message), category, stacklevel=level + 1)
 
 
 def warn_without_raising(message: str) -> None:
@@ -34,45 +34,45 @@ def _is_library(module: str) -> bool:
     return module.partition(".")[0] in ("logax", "jax", "contextlib", "functools")
 
 
-def caller() -> str:
-    """File and line of the nearest frame outside this package."""
+def caller_location() -> str:
+    """Return file and line of the nearest frame outside this package."""
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("logax."):
         frame = frame.f_back
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
-def received(value: Any) -> str:
-    """A value and its type, in few words."""
-    text = redacted(repr(value))
+def describe_value(value: Any) -> str:
+    """Describe a value by its shortened `repr` and its type."""
+    text = redact(repr(value))
     return f"{text if len(text) < 60 else text[:57] + '...'} of type `{type(value).__name__}`"
 
 
-def described(error: BaseException) -> str:
-    """What was raised, as a sentence, whatever it is."""
+def describe_error(error: BaseException) -> str:
+    """Describe an error by its type and message, as a sentence."""
     text = "".join(traceback.format_exception_only(error)).strip()
-    return as_sentence(redacted(text.removeprefix(f"{type(error).__module__}.")))
+    return format_sentence(redact(text.removeprefix(f"{type(error).__module__}.")))
 
 
-def as_sentence(text: str) -> str:
-    """The text with a full stop at its end, unless it has one."""
+def format_sentence(text: str) -> str:
+    """Append a full stop unless the text already ends a sentence."""
     return text if text.endswith((".", "!", "?")) else f"{text}."
 
 
 def add_note(error: BaseException, note: str) -> None:
-    """Add to an error what else there is to know; where it takes no notes, warn."""
-    note = redacted(note)
+    """Add a note to an error. If its class does not accept notes, warn instead."""
+    note = redact(note)
     try:
         error.add_note(note)
     except (AttributeError, TypeError):  # of a frozen class
         warn_user(note)
 
 
-def tell_at_end(error: BaseException | None, message: str) -> None:
-    """Tell, where a block ends, what else went wrong in it: as a note of the error that ends it.
+def note_or_warn(error: BaseException | None, message: str) -> None:
+    """Report another failure at the end of a block: as a note of `error`, or as a warning.
 
-    Where there is none it is a warning. So it is with an interrupt or an exit, whose notes are not
-    shown where they end the program quietly; where warnings are errors, it is a note of these too.
+    It is a warning if there is no error, and for interrupts and exits, because Python does not
+    always print their notes. If warnings are errors, interrupts and exits get a note too.
     """
     if isinstance(error, Exception):
         add_note(error, message)
@@ -86,10 +86,9 @@ def tell_at_end(error: BaseException | None, message: str) -> None:
 
 
 def raise_together(message: str, errors: Sequence[BaseException]) -> None:
-    """Raise one error as itself, and several as a group; nothing if there is none.
+    """Raise a single error as itself and several as a group. Do nothing for an empty sequence.
 
-    An interrupt is raised as itself, so that whoever waits for it gets it, with the others as its
-    cause.
+    An interrupt is raised as itself, so that handlers of it work; the other errors are its cause.
     """
     interrupts = [error for error in errors if not isinstance(error, Exception)]
     others = [error for error in errors if isinstance(error, Exception)]

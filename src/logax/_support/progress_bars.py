@@ -1,4 +1,4 @@
-"""Progress bars: on a screen they are redrawn a few times a second, elsewhere they are lines."""
+"""Progress bars of tqdm: redrawn in place on a screen, written as lines elsewhere."""
 
 from __future__ import annotations
 
@@ -9,38 +9,40 @@ import sys
 import time
 from typing import Any
 
-from logax._support.messages import described, warn_user
+from logax._support.messages import describe_error, warn_user
 
-SECONDS_ON_A_SCREEN = 0.25
-SECONDS_BETWEEN_LINES = 5.0
-# A disk that is full, a file that is closed, and none at all: some programs have no standard error.
-_NO_FILE = (OSError, ValueError, AttributeError)
+SCREEN_INTERVAL_SECONDS = 0.25
+LINE_INTERVAL_SECONDS = 5.0
+# Raised by a full disk, a closed file, and None: some programs have no standard error.
+_WRITE_ERRORS = (OSError, ValueError, AttributeError)
 
 
 class Bar:
-    """A bar of tqdm that draws when its owner says, before anything is computed for it.
+    """A bar of tqdm whose owner decides when to draw it.
+
+    The owner compares `due` with the clock before it computes values for the bar.
 
     Args:
-      file: Where to; the standard error if it is None.
-      total: The last position, or None.
-      initial: The first one.
-      what: What it counts, in a word that stands in front of it.
+      file: Text file to write to; None for the standard error.
+      total: Last position, or None if unknown.
+      initial: First position.
+      what: Label in front of the bar.
 
     Attributes:
-      due: The time, of `time.monotonic`, from which on it should be drawn again.
+      due: Time of the next drawing, on the clock `time.monotonic`.
     """
 
     def __init__(self, file: Any, total: int | None, initial: int, what: str = "") -> None:
         tqdm = importlib.import_module("tqdm.auto").tqdm
         file = sys.stderr if file is None else file
         self._on_screen = _is_terminal(file) or _is_of_notebooks(tqdm)
-        self._interval = SECONDS_ON_A_SCREEN if self._on_screen else SECONDS_BETWEEN_LINES
-        self._canvas = Canvas(file) if self._on_screen else Lines(file)
+        self._interval = SCREEN_INTERVAL_SECONDS if self._on_screen else LINE_INTERVAL_SECONDS
+        self._out = FailSafeFile(file) if self._on_screen else LineFile(file)
         self._bar = tqdm(
             total=total,
             initial=initial,
             desc=what or None,
-            file=self._canvas,
+            file=self._out,
             **_width(file, self._on_screen),
             mininterval=0,
             miniters=0,
@@ -49,19 +51,19 @@ class Bar:
         self.due = time.monotonic() + self._interval
 
     def set_total(self, total: int | None) -> None:
-        """Change the last position."""
+        """Set the last position."""
         self._bar.total = total
 
     def draw(self, position: int, values: str = "") -> None:
-        """Show a position, and some values next to it."""
+        """Draw the bar at a position, with some values next to it."""
         self._bar.set_postfix_str(values, refresh=False)
         self._bar.update(position - self._bar.n)
         self._drawn = position
         self.due = time.monotonic() + self._interval
-        self._canvas.tell()
+        self._out.warn_once()
 
-    def stand_at(self, position: int, values: str) -> None:
-        """Be at a position, with some values; on a screen, show it if that is news."""
+    def move_to(self, position: int, values: str) -> None:
+        """Set position and values; on a screen, redraw the bar if they changed."""
         if not self._on_screen:
             self._bar.n = position
             self._bar.set_postfix_str(values, refresh=False)
@@ -69,73 +71,73 @@ class Bar:
             self.draw(position, values)
 
     def write(self, text: str) -> None:
-        """Write a line above it."""
-        self._bar.write(text, file=self._canvas)
-        self._canvas.tell()
+        """Write a line above the bar."""
+        self._bar.write(text, file=self._out)
+        self._out.warn_once()
 
     def close(self, position: int | None, values: str | None = None) -> None:
-        """End it at a position, or where it is; a line that is there is not repeated."""
+        """Close the bar at a position, by default the current one, without repeating a line."""
         self._bar.n = self._bar.n if position is None else position
         if values is not None:
             self._bar.set_postfix_str(values, refresh=False)
         self._bar.leave = self._on_screen or self._drawn != self._bar.n
         self._bar.close()
-        self._canvas.tell()
+        self._out.warn_once()
 
 
-class Canvas:
-    """A file for a bar. A bar only shows how things are: that it cannot must stop nothing.
+class FailSafeFile:
+    """File whose failures stop nothing: it keeps the first error, for one warning.
 
-    What goes wrong must not come out of `write`, where tqdm holds a lock for good.
+    `write` must not raise, since tqdm would then hold its lock forever.
     """
 
     def __init__(self, file: Any) -> None:
         self._file = file
         self._error: Exception | None = None
-        self._is_told = False
+        self._has_warned = False
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._file, name)
 
-    def __eq__(self, other: object) -> bool:  # tqdm asks which bars are on a file
+    def __eq__(self, other: object) -> bool:  # tqdm looks for the bars of a file
         return bool(self._file == getattr(other, "_file", other))
 
     __hash__ = None  # type: ignore[assignment]
 
     def write(self, text: str) -> None:
-        """Write, or remember why not."""
+        """Write, or keep the error."""
         try:
             self._file.write(text)
-        except _NO_FILE as error:
+        except _WRITE_ERRORS as error:
             self._error = self._error or error
 
     def flush(self) -> None:
-        """Pass it on."""
+        """Flush the file, or keep the error."""
         try:
             getattr(self._file, "flush", lambda: None)()
-        except _NO_FILE as error:
+        except _WRITE_ERRORS as error:
             self._error = self._error or error
 
-    def tell(self) -> None:
-        """Warn if something went wrong, once."""
-        if self._error is not None and not self._is_told:
-            self._is_told = True
-            told = described(self._error)
-            warn_user(f"The progress bar cannot be drawn: {told} The run goes on.")
+    def warn_once(self) -> None:
+        """Warn about the first error, once."""
+        if self._error is not None and not self._has_warned:
+            self._has_warned = True
+            reason = describe_error(self._error)
+            warn_user(f"The progress bar cannot be drawn: {reason} The run continues.")
 
 
-class Lines(Canvas):
-    """A file for a bar that cannot be redrawn: each drawing is a line."""
+class LineFile(FailSafeFile):
+    """File that cannot be redrawn: each drawing of a bar is a line."""
 
     def write(self, text: str) -> None:
-        """Write what is drawn, without what moves the cursor."""
+        """Write the drawing as a line, without the codes that move the cursor."""
         drawn = text.replace("\x1b[A", "").strip()
         if drawn:
             super().write(drawn + "\n")
 
 
 def _width(file: Any, on_screen: bool) -> dict[str, Any]:
-    """How wide the bar is; some terminals do not know how wide they are themselves."""
+    """Return the options of tqdm for the width; some terminals report a width of 0."""
     try:
         knows = os.get_terminal_size(file.fileno()).columns > 0
     except (AttributeError, OSError, ValueError):

@@ -1,10 +1,10 @@
-"""Remove credentials from text and errors before anybody sees them.
+"""Remove credentials from text and errors before they are shown.
 
-Errors of services quote the URL that was used, and a URL may hold a password, a token, or be a
-secret as a whole, as those of webhooks are. `redacted` replaces these parts with `***`; host and
-port stay. It also replaces the values of secret parameters, settings and headers, which it knows by
-their names. Where a text is ambiguous, the patterns rather hide too much than too little; but names
-and numbers that programs log, such as `token_accuracy=0.5`, stay.
+Errors of services quote the URL of the request. A URL may contain a password or a token, and the
+URL of a webhook is a secret as a whole. `redact` replaces these parts with `***` and keeps host and
+port. It also replaces the values of parameters, settings and headers with secret names. For
+ambiguous text the patterns hide too much rather than too little, but logged names and numbers, such
+as `token_accuracy=0.5`, stay.
 """
 
 from __future__ import annotations
@@ -99,35 +99,35 @@ _PATTERNS = (
 )
 
 
-def redacted(text: str) -> str:
-    """Return the text with `***` in place of each credential."""
+def redact(text: str) -> str:
+    """Replace each credential in a text with `***`."""
     for pattern, replacement in _PATTERNS:
         text = pattern.sub(replacement, text)
     return text
 
 
-def without_secrets(error: BaseException) -> BaseException:
+def redact_error(error: BaseException) -> BaseException:
     """Redact an error and all errors that its traceback shows, in place.
 
     Returns:
-      The same error; or, where its text cannot be changed, one that stands for it.
+      The same error, or a substitute if its text cannot be changed.
     """
-    return _cleaned(error, {})
+    return _redact_chain(error, {})
 
 
-def _cleaned(error: BaseException, done: dict[int, BaseException]) -> BaseException:
+def _redact_chain(error: BaseException, done: dict[int, BaseException]) -> BaseException:
     if id(error) in done:
         return done[id(error)]
     done[id(error)] = error
     if _shows_secret(error):
         _redact_text(error, done)
     children = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
-    cleaned = [_cleaned(each, done) for each in children]
+    cleaned = [_redact_chain(each, done) for each in children]
     if _shows_secret(error) or any(a is not b for a, b in zip(children, cleaned, strict=True)):
-        done[id(error)] = error = _stand_in(error, cleaned)
+        done[id(error)] = error = _substitute(error, cleaned)
     for link in ("__cause__", "__context__"):
         before = getattr(error, link)
-        after = None if before is None else _cleaned(before, done)
+        after = None if before is None else _redact_chain(before, done)
         if after is not before:
             suppressed = error.__suppress_context__  # assigning a cause sets it
             setattr(error, link, after)
@@ -135,39 +135,39 @@ def _cleaned(error: BaseException, done: dict[int, BaseException]) -> BaseExcept
     return error
 
 
-def _stand_in(error: BaseException, children: list[BaseException]) -> BaseException:
-    """Return an error that shows what this one does, which does not let itself be changed."""
+def _substitute(error: BaseException, children: list[BaseException]) -> BaseException:
+    """Return a redacted substitute for an error whose text cannot be changed."""
     other: BaseException
     if isinstance(error, BaseExceptionGroup):
-        other = BaseExceptionGroup(redacted(error.message), children)
+        other = BaseExceptionGroup(redact(error.message), children)
     else:
-        other = RuntimeError(f"{type(error).__name__}: {redacted(str(error))}")
+        other = RuntimeError(f"{type(error).__name__}: {redact(str(error))}")
     for note in getattr(error, "__notes__", ()):
-        other.add_note(redacted(note))
+        other.add_note(redact(note))
     other.__cause__, other.__context__ = error.__cause__, error.__context__
     other.__suppress_context__ = error.__suppress_context__
     return other.with_traceback(error.__traceback__)
 
 
 def _redact_text(error: BaseException, done: dict[int, BaseException]) -> None:
-    """Redact the strings of an error, and the errors in its arguments."""
+    """Redact the strings of an error and the errors in its arguments, if its class allows it."""
     try:
         error.args = tuple(
-            _cleaned(each, done) if isinstance(each, BaseException) else _redacted_value(each)
+            _redact_chain(each, done) if isinstance(each, BaseException) else _redact_value(each)
             for each in error.args
         )
         for name, value in vars(error).items():
-            setattr(error, name, _redacted_value(value))
+            setattr(error, name, _redact_value(value))
     except (AttributeError, TypeError):  # of a frozen class
         return
 
 
-def _redacted_value(value: object) -> object:
+def _redact_value(value: object) -> object:
     if isinstance(value, list):  # of notes
-        return [_redacted_value(each) for each in value]
-    return redacted(value) if isinstance(value, str) else value
+        return [_redact_value(each) for each in value]
+    return redact(value) if isinstance(value, str) else value
 
 
 def _shows_secret(error: BaseException) -> bool:
     text = "".join(traceback.format_exception_only(error))
-    return redacted(text) != text
+    return redact(text) != text

@@ -1,4 +1,4 @@
-"""What is shown of one key, in numbers."""
+"""Summary statistics of one key, as consoles and tables show them."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import numpy as np
 
 
 class Spread(NamedTuple):
-    """A number of several streams: its mean and standard deviation over those that are finite.
+    """Mean and standard deviation of one number over the streams where it is finite.
 
     Attributes:
-      mean: If none is finite, the first of them.
-      deviation: None where there is one stream only.
-      nonfinite: Of how many streams it is not finite.
+      mean: Mean of the finite numbers; the first number if none is finite.
+      deviation: Standard deviation; None for a single stream.
+      nonfinite: Number of streams where the number is not finite.
     """
 
     mean: float
@@ -23,7 +23,7 @@ class Spread(NamedTuple):
 
     @staticmethod
     def of(numbers: Any) -> Spread | None:
-        """Of the number of each stream; None if there is no stream."""
+        """Return the spread of an array with one number per stream; None if it is empty."""
         if not numbers.size:
             return None
         finite = numbers[np.isfinite(numbers)]
@@ -33,22 +33,24 @@ class Spread(NamedTuple):
         return Spread(float(finite.mean()), deviation, numbers.size - finite.size)
 
 
-def means(total: Any, number: Any) -> Any:
-    """Each total over its number, NaN where that is 0."""
+def divide_or_nan(total: Any, number: Any) -> Any:
+    """Divide totals by numbers, with NaN where a number is 0."""
     return np.divide(total, number, out=np.full(np.shape(total), np.nan), where=number > 0)
 
 
 @dataclasses.dataclass(frozen=True)
-class Summary:
-    """What is known of a key, or nothing where it has no record.
+class KeySummary:
+    """Statistics of one key. The defaults describe a key without records.
 
     Attributes:
-      suffix: What stands after the key.
-      remark: Stands in place of the last number.
-      last, mean: Of the last record, and of the last ones of each stream.
-      low, high: Over all streams and records.
-      history: What the sparkline shows.
-      nonfinite: How many records there were that are not finite.
+      suffix: Text shown after the key.
+      remark: Text shown instead of the last number.
+      last: Numbers of the last record of each stream.
+      mean: Means over the last records of each stream.
+      low: Minimum over all streams and records.
+      high: Maximum over all streams and records.
+      history: Numbers that the sparkline shows.
+      nonfinite: Number of records that are not finite.
     """
 
     suffix: str = ""

@@ -1,4 +1,8 @@
-"""Options as they are given, checked, or an error that says what to give."""
+"""Validate options of public functions.
+
+Each function returns the option in a standard form, or raises an error that names the option, the
+value and the accepted values.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from logax._support.messages import received, warn_user
+from logax._support.messages import describe_value, warn_user
 
 
-def as_names(option: str, names: Any, what: str = "") -> tuple[str, ...] | None:
-    """One name, or many, or None, given as an option of `what`."""
+def validate_names(option: str, names: Any, what: str = "") -> tuple[str, ...] | None:
+    """Return one name or several names as a tuple, and None as None."""
     if names is None:
         return None
     given = (names,) if isinstance(names, str) or not isinstance(names, Iterable) else tuple(names)
@@ -25,7 +29,7 @@ def as_names(option: str, names: Any, what: str = "") -> tuple[str, ...] | None:
 
 
 def warn_of_misspelling(what: str, names: Iterable[str], options: tuple[str, ...]) -> None:
-    """Warn of names that a user chose freely and that look like misspelt options.
+    """Warn about user-defined names that look like misspelt options.
 
     Args:
       what: Call that got the names, for the warning.
@@ -43,7 +47,7 @@ def warn_of_misspelling(what: str, names: Iterable[str], options: tuple[str, ...
 
 @functools.lru_cache(maxsize=1024)
 def _misspelt(name: str, options: tuple[str, ...]) -> str | None:
-    """Return the option that is one edit away: a letter more, less or changed, or two swapped."""
+    """Return the option at one edit: a letter added, removed or changed, or two swapped."""
     return next((option for option in options if _is_one_edit(name, option)), None)
 
 
@@ -58,8 +62,8 @@ def _is_one_edit(one: str, two: str) -> bool:
     )
 
 
-def as_text(option: str, text: Any, what: str = "") -> str:
-    """A string, given as an option of `what`."""
+def validate_string(option: str, text: Any, what: str = "") -> str:
+    """Return an option that must be a string."""
     if not isinstance(text, str):
         raise TypeError(f"{_taking(option, what)} a string, and got {text!r}.")
     return text
@@ -69,62 +73,65 @@ def _taking(option: str, what: str) -> str:
     return f"{what} takes as `{option}`" if what else f"`{option}` takes"
 
 
-def one_of(what: str, name: str, value: Any, choices: tuple[str, ...]) -> str:
-    """The choice that an option is, or an error."""
+def validate_choice(what: str, name: str, value: Any, choices: tuple[str, ...]) -> str:
+    """Return an option that must be one of `choices`."""
     if isinstance(value, str) and value in choices:
         return value
     listed = ", ".join(map(repr, choices[:-1]))
     raise ValueError(f"`{what}` takes `{name}` as {listed} or {choices[-1]!r}, and got {value!r}.")
 
 
-def at_least(least: int, what: str, name: str, value: Any) -> int:
-    """The number that an option asks for, or an error."""
-    number = whole(value, least)
+def validate_minimum(minimum: int, what: str, name: str, value: Any) -> int:
+    """Return an option that must be an integer of at least `minimum`."""
+    number = whole(value, minimum)
     if number is None:
-        raise ValueError(f"`{what}` takes `{name}` of {least} or more, and got {value!r}.")
+        raise ValueError(f"`{what}` takes `{name}` of {minimum} or more, and got {value!r}.")
     return number
 
 
-def at_least_one(what: str, name: str, value: Any) -> int:
-    """The same for what a program counts."""
-    return min(at_least(1, what, name, value), _COUNTABLE)
+def validate_positive(what: str, name: str, value: Any) -> int:
+    """Return an option that must be a positive integer, limited to what programs can count."""
+    return min(validate_minimum(1, what, name, value), _MAX_COUNT)
 
 
-_COUNTABLE = 2**31 - 1  # programs count with 32 bits
+_MAX_COUNT = 2**31 - 1  # programs count with 32 bits
 
 
-def whole(value: Any, least: int) -> int | None:
-    """`value` as an int if it is a whole number of at least `least`, else None."""
+def whole(value: Any, minimum: int) -> int | None:
+    """Return `value` as an int if it is an integer of at least `minimum`, otherwise None."""
     if isinstance(value, bool):
         return None
     try:
         number = operator.index(value)
     except TypeError:
         return None
-    return number if number >= least else None
+    return number if number >= minimum else None
 
 
-def one_boolean(what: str, answer: Any, advice: str) -> Any:
-    """The answer to a question, on the device or not, or an error: a mistake must not mean yes."""
+def validate_boolean(what: str, answer: Any, advice: str) -> Any:
+    """Return the answer of a predicate if it is one boolean, on the host or a device.
+
+    Other values raise instead of counting as true.
+    """
     if isinstance(answer, bool):
         return answer
     shape = answer.shape if getattr(answer, "dtype", None) == np.bool_ else None
     if shape == ():
         return answer
-    got = received(answer) if shape is None else f"shape {shape}"
+    got = describe_value(answer) if shape is None else f"shape {shape}"
     raise TypeError(f"{what} must answer with one boolean, and answered with {got}. {advice}")
 
 
-def check_file(what: str, file: Any) -> None:
-    """Raise if `file` is neither None nor something to write to."""
+def validate_file(what: str, file: Any) -> None:
+    """Raise a TypeError unless `file` is None or has a method `write`."""
     if file is not None and not hasattr(file, "write"):
-        raise TypeError(f"`{what}` takes a `file` to write to, and got {received(file)}.")
+        raise TypeError(f"`{what}` takes a `file` to write to, and got {describe_value(file)}.")
 
 
-def in_seconds(what: str, name: str, value: Any, *, zero: bool = True) -> float:
-    """A span of time, or an error."""
+def validate_seconds(what: str, name: str, value: Any, *, zero: bool = True) -> float:
+    """Return an option that must be a finite number of seconds; `zero` allows 0."""
     real = isinstance(value, numbers.Real) and not isinstance(value, bool)
     if not (real and 0 <= value < math.inf and (zero or value > 0)):
-        least = "0 or more" if zero else "more than 0"
-        raise ValueError(f"`{what}` takes `{name}` in seconds, {least}, and got {value!r}.")
+        bound = "0 or more" if zero else "more than 0"
+        raise ValueError(f"`{what}` takes `{name}` in seconds, {bound}, and got {value!r}.")
     return float(value)

@@ -1,12 +1,12 @@
-"""Loggers for harvested functions: what becomes of records, in the terminal, on disk, elsewhere.
+"""Loggers that send the logs of functions to the terminal, to disk, and to tracking services.
 
     logger = SaveLogger("runs")
     state = logger.init(key)            # inside jit and vmap too: one run per key
     y = logger.tap(f, state)(xs)        # streams while f runs
     logger.finish(state)
 
-`Logger` says what all of them do. Each destination is a sink in a file of its own; `Sink` says how
-to write another. `ProgressLogger` is a callback for `tap` and `live`, and takes no runs.
+`Logger` documents the methods of all loggers. Each destination is a sink; derive from `Sink` to
+write another one. `ProgressLogger` is a callback for `tap` and `live`, and has no runs.
 """
 
 from logax._delivery.record_batch import KnownRuns as KnownRuns

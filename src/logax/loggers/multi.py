@@ -1,37 +1,39 @@
-"""Several loggers as one."""
+"""`MultiLogger`: several loggers as one."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from logax._support.messages import received
+from logax._support.messages import describe_value
 from logax.loggers._core.logger import Logger
 from logax.loggers.progress import ProgressLogger
 
 
 class MultiLogger(Logger):
-    """Sends everything to several loggers: `MultiLogger(SaveLogger("runs"), ConsoleLogger())`.
+    """Send all runs and records to several loggers.
 
-    A run has the same id everywhere. Each destination treats lanes in its own way. One that fails
-    harms no other. Callbacks, as `tap` takes them, and `ProgressLogger` may be among them: they get
-    each record as it comes. To close it closes all of them.
+        logger = MultiLogger(SaveLogger("runs"), ConsoleLogger())
+
+    A run has the same id everywhere. Each logger keeps its own `lanes`. A logger that fails does
+    not affect the others. Callbacks, as `tap` takes them, and `ProgressLogger` may be among them:
+    they receive each record as it arrives. Closing a `MultiLogger` closes all of its loggers.
 
     Args:
-      *loggers: Any number of loggers and callbacks.
+      *loggers: Loggers and callbacks.
 
     Raises:
-      TypeError: One of them is neither.
-      ValueError: One of them is there twice, or is closed.
+      TypeError: An argument is neither a logger nor a callback.
+      ValueError: A logger is given twice, or is closed.
     """
 
     def __init__(self, *loggers: Any) -> None:
-        branches, callbacks = [], []
+        sink_workers, callbacks = [], []
         for position, logger in enumerate(loggers):
             if any(logger is other for other in loggers[:position]):
-                raise ValueError(f"`MultiLogger` got {received(logger)} twice. Give it once.")
+                raise ValueError(f"`MultiLogger` got {describe_value(logger)} twice. Give it once.")
             if isinstance(logger, Logger):
                 logger._check_open()
-                branches += logger._branches
+                sink_workers += logger._sink_workers
                 callbacks += logger._callbacks
             elif callable(logger) and not isinstance(logger, type):
                 callbacks.append(logger)
@@ -43,14 +45,16 @@ class MultiLogger(Logger):
                     else "Loggers for Python loops are combined by `logax.loop.CompositeLogger`."
                 )
                 raise TypeError(
-                    f"`MultiLogger` takes loggers and callbacks, and got {received(logger)} at "
-                    f"position {position}. {advice}"
+                    "`MultiLogger` takes loggers and callbacks, and got "
+                    f"{describe_value(logger)} at position {position}. {advice}"
                 )
-        if len({id(each) for each in [*branches, *callbacks]}) < len(branches) + len(callbacks):
+        if len({id(each) for each in [*sink_workers, *callbacks]}) < len(sink_workers) + len(
+            callbacks
+        ):
             raise ValueError(
                 "`MultiLogger` got a logger twice, once inside another `MultiLogger`. Give it once."
             )
-        self._start(branches, callbacks)
+        self._start(sink_workers, callbacks)
 
     def _end(self, status: str) -> None:
         try:

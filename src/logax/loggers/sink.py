@@ -1,26 +1,25 @@
-"""What a destination is: it opens runs, takes portions of their records, and closes runs.
+"""`Sink`, the base class of destinations: it opens runs, writes batches of records, closes runs.
 
-A sink knows nothing about JAX's transformations. The shell (`Logger`) hands it records that are
-NumPy arrays by column, many at a time, on one thread and in this order:
+A sink needs no knowledge of JAX's transformations. A `Logger` calls it with NumPy arrays in
+columns, many records at a time, on one thread and in this order:
 
     open(runs)                 once for each run, before its first record
-    write(portion) ...         as often as there are records
-    flush()                    after some of them, and after runs were opened or closed: now all of
-                               it must be safe, and seen by readers
+    write(batch)               as often as there are records
+    flush()                    after some writes, and after runs were opened or closed: all records
+                               must now be safe on disk, and visible to readers
     close(runs, status)        once for each run
     end()                      when the logger is closed, or Python exits
 
-Only `known_runs()`, `claim()` and `release()` are called on another thread, that of the user who
-resumes a run; that thread has waited for all of the above.
+Only `known_runs()`, `claim()` and `release()` run on another thread, that of the user who resumes a
+run; that thread has waited for all of the above.
 
-What a sink raises stops neither the program nor other sinks: it is kept, and raised by
-`logax.flush()` and by the next call of the logger.
+An error of a sink stops neither the program nor other sinks: `logax.flush()` and the next call of
+the logger raise it.
 
-**Streams.** A stream is what one lane says: usually a run is one stream. Where one state was given
-to a function under `vmap`, a run has a stream for each lane, and under `shard_map` one for each
-shard. All streams that log side by side come in one portion, along the first axis of every array.
-
-What is done for each of several runs, of which one that fails stops no other.
+**Streams.** A stream is the sequence of records of one lane; usually a run is one stream. If one
+state is passed to a function under `vmap`, its run has a stream for each lane, and under
+`shard_map` one for each shard. Streams that log side by side come in one batch, along the first
+axis of every array.
 """
 
 from __future__ import annotations
@@ -33,16 +32,25 @@ from logax._support.messages import add_note, raise_together
 
 
 class Sink:
-    """The base of all destinations. Its methods do nothing: override those that matter.
+    """Base class of destinations. Its methods do nothing: override those that you need.
+
+        class PrintSink(Sink):
+            def write(self, batch):
+                for record in batch.records():
+                    print(record.stream.run.name, record.steps, record.values)
+
+        logger = Logger(PrintSink())
+
+    All calls come on one thread. See the documentation on writing a sink.
 
     Attributes:
-      takes_lanes: Whether it takes runs with several streams. If not, it is given their mean, least
-        and greatest: `loss/mean`, `loss/min`, `loss/max`.
-      opens_later: What becomes of runs where `open` has raised. If True they are open: the sink
-        minds by itself which of them it could not open, tries again or raises in `write`, and
-        `close` is called for all. If False their records are lost, and `close` is not called.
-      has_unsafe: Whether a failed `flush` has left records in memory that the next one may make
-        safe. Then every `logax.flush()` calls `flush`, until that succeeds.
+      takes_lanes: True if the sink accepts runs with several streams. If not, it gets their mean,
+        minimum and maximum instead: `loss/mean`, `loss/min`, `loss/max`.
+      opens_later: Treatment of runs after `open` has raised. If True, they count as open: the sink
+        remembers which of them it could not open, tries again or raises in `write`, and `close` is
+        called for all of them. If False, their records are lost, and `close` is not called.
+      has_unsafe: True if a failed `flush` has left records in memory that the next `flush` may
+        write. Then every `logax.flush()` calls `flush` until it succeeds.
     """
 
     takes_lanes = True
@@ -50,33 +58,53 @@ class Sink:
     has_unsafe = False
 
     def open(self, runs: Sequence[RunInfo]) -> None:
-        """Runs begin."""
+        """Open runs, before their first record.
 
-    def write(self, portion: RecordBatch) -> None:
-        """Take records of runs that are open."""
+        Args:
+          runs: The runs.
+        """
+
+    def write(self, batch: RecordBatch) -> None:
+        """Write records of open runs.
+
+        Args:
+          batch: The records. Other sinks may share its arrays: do not modify them.
+        """
 
     def flush(self) -> None:
-        """Make all that was written safe, and seen by readers."""
+        """Make all written records safe on disk, or at the destination, and visible to readers."""
 
     def close(self, runs: Sequence[RunInfo], status: str) -> None:
-        """Runs have ended: their status is "finished", or "crashed"."""
+        """Close runs, after their last record.
+
+        Args:
+          runs: The runs.
+          status: "finished" or "crashed".
+        """
 
     def end(self) -> None:
-        """There will be nothing more: let go of files and connections."""
+        """Release files and connections, because the logger is closed or Python exits."""
 
     def known_runs(self) -> KnownRuns | None:
-        """Return the runs that can be resumed; None if this destination keeps none."""
+        """Return the runs that can be resumed; None if the destination cannot resume runs."""
         return None
 
     def claim(self, ids: Sequence[str]) -> None:
-        """Keep other processes from resuming these runs, which are to be resumed here.
+        """Prevent other processes from resuming these runs, because this one is about to.
+
+        Args:
+          ids: Ids of the runs.
 
         Raises:
-          ValueError: Another process has resumed one of them. The message begins in lower case.
+          ValueError: Another process has claimed one of them. The message begins in lower case.
         """
 
     def release(self, ids: Sequence[str]) -> None:
-        """Let others resume these runs, which are not resumed here after all."""
+        """Withdraw a claim, because the runs are not resumed after all.
+
+        Args:
+          ids: Ids of the runs.
+        """
 
 
 T = TypeVar("T")
@@ -84,23 +112,23 @@ T = TypeVar("T")
 
 def for_each(
     name: str,
-    several: Iterable[T],
+    items: Iterable[T],
     do: Callable[[T], object],
     until: type[Exception] | tuple[type[Exception], ...] = (),
 ) -> None:
-    """Do it for all of them, those after a failure too, and then raise what failed.
+    """Call `do` for each item, even after failures, and then raise all errors together.
 
     Args:
-      name: Of the logger, for errors.
-      several: What it is done for.
-      do: What is done.
-      until: Errors after which no other is tried, since they would fare the same.
+      name: Name of the logger, for messages.
+      items: The items.
+      do: Function of one item.
+      until: Types of errors after which the other items are not tried, as they would fail too.
     """
-    every, errors = list(several), list[BaseException]()
+    every, errors = list(items), list[BaseException]()
     for number, one in enumerate(every, 1):
         try:
             do(one)
-        except Exception as error:  # noqa: BLE001 - the others must have theirs
+        except Exception as error:  # noqa: BLE001 - the other items must be tried
             errors.append(error)
             if isinstance(error, until):
                 if number < len(every):

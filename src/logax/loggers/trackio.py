@@ -1,4 +1,4 @@
-"""Records as rows of Trackio's database on this machine."""
+"""`TrackioLogger`: runs in Trackio's local database."""
 
 from __future__ import annotations
 
@@ -9,55 +9,56 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from logax._delivery.record_batch import KnownRuns, RecordBatch, RunInfo
-from logax._support.arrays import as_utf8
-from logax._support.config import plain_config
-from logax._support.imports import imported
-from logax._support.messages import described, received
+from logax._serialization.plain_config import plain_config
+from logax._serialization.record_text import to_json_value
+from logax._support.arrays import replace_surrogates
+from logax._support.imports import import_optional
+from logax._support.messages import describe_error, describe_value
 from logax.loggers._core.logger import Logger
-from logax.loggers._numbers import Axis, Part
-from logax.loggers._text.cells import as_json
+from logax.loggers._numbers import MetricBatch, XAxis
 from logax.loggers.sink import Sink
 
 _NAME = "TrackioLogger"
-_OURS = frozenset({"project", "run", "timestamp", "step", "time", "metrics"})  # of Trackio
-_REMOTE = ("space_id", "server_url", "dataset_id", "bucket_id")
+_RESERVED = frozenset({"project", "run", "timestamp", "step", "time", "metrics"})  # of Trackio
+_REMOTE_OPTIONS = ("space_id", "server_url", "dataset_id", "bucket_id")
 
 
 class TrackioLogger(Logger):
-    """Writes numbers to a project of Trackio, as its dashboard shows them.
+    """Write metrics to a project of Trackio on this machine, for its dashboard.
 
         logger = TrackioLogger("seeds")
         with logger.run(name="first", config={"rate": 0.1}) as state:
             weights = logger.tap(train, state)(key)
 
-    It needs Trackio: `pip install "logax[trackio]"`. Everything is written to Trackio's database on
-    this machine (`TRACKIO_DIR`); nothing is sent, no server is started, and the run that
-    `trackio.init` made is left alone. To look at it write `trackio.show("seeds")`, to share it
+    Requires Trackio: `pip install "logax[trackio]"`. Everything is written to Trackio's database on
+    this machine (`TRACKIO_DIR`); nothing is sent, no server starts, and a run of `trackio.init` is
+    not touched. View the project with `trackio.show("seeds")`, and share it with
     `trackio.sync("seeds", space_id="...")`.
 
-    **Metrics.** Scalars are what they are; an array of up to 16 elements is written by element, a
-    larger one as its mean, least and greatest element. A histogram is Trackio's own, images are
-    left out and named in the config under `logax/left_out`. NaN and infinities stay. Trackio's step
-    is the step called `step`, else the first one named, which is a metric by its own name too, else
-    a count of the key's records; it must be whole, and where it is not, records are counted and the
-    step is a metric beside them.
+    **Metrics.** Scalars are written as they are, an array of at most 16 elements element by
+    element, and a larger one as its mean, minimum and maximum. A `Histogram` becomes a histogram of
+    Trackio. Images are left out, and listed in the config under `logax/left_out`. NaN and
+    infinities stay. The step in Trackio is the step called `step`, else the first step named (which
+    is also a metric under its name), else a count of the key's records. It must be an integer: if
+    it is not, Trackio gets the count, and the step as another metric.
 
-    **Names** that Trackio has for itself (`project`, `run`, `timestamp`, `step`, `time`, `metrics`,
-    and all that begin with two underscores) get two underscores in front, as Trackio does it.
+    **Names** that Trackio reserves (`project`, `run`, `timestamp`, `step`, `time`, `metrics`, and
+    all that begin with two underscores) get two underscores in front, as in Trackio itself.
 
-    **Runs.** A run without records does not show, and Trackio does not know whether a run was
+    **Runs.** A run without records is not visible, and Trackio does not store whether a run
     finished or crashed.
 
     Args:
-      project: Its name.
-      lanes: What becomes of seeds; see `Logger`. Runs of a group have it in common in Trackio too.
-      **init: `config` and `group`, as `trackio.init` takes them, for all runs.
+      project: Name of the project.
+      lanes: Treatment of the lanes of `vmap`: "split", "aggregate" or "group"; see `Logger`. Runs
+        of a group share it in Trackio too.
+      **init: `config` and `group` for all runs, as `trackio.init` takes them.
 
     Raises:
       ImportError: Trackio is not installed.
-      ValueError: Trackio does not take the name.
-      TypeError: `project` is no string, or an option is none of Trackio's on this machine.
-      OSError: The database cannot be written.
+      ValueError: Trackio rejects the name.
+      TypeError: `project` is not a string, or Trackio has no such local option.
+      OSError: The database is not writable.
     """
 
     def __init__(self, project: str, *, lanes: str = "aggregate", **init: Any) -> None:
@@ -65,7 +66,7 @@ class TrackioLogger(Logger):
 
 
 class TrackioSink(Sink):
-    """The project of a `TrackioLogger`."""
+    """The sink of `TrackioLogger`."""
 
     takes_lanes = False
 
@@ -77,41 +78,44 @@ class TrackioSink(Sink):
         group: str | None = None,
         **others: Any,
     ) -> None:
-        # `trackio.init` ends the run that was there before, and its runs drop what they fail to
-        # write. What it writes with knows no such state, and raises.
-        self._storage = imported("trackio.sqlite_storage", _NAME).SQLiteStorage
+        # `trackio.init` ends the previous run, and its runs drop records that they fail to write.
+        # The storage class below it has no such state, and raises.
+        self._storage = import_optional("trackio.sqlite_storage", _NAME).SQLiteStorage
         if not isinstance(project, str) or not project:
-            raise TypeError(f"`{_NAME}` takes the name of a project, and got {received(project)}.")
+            raise TypeError(
+                f"`{_NAME}` takes the name of a project, and got {describe_value(project)}."
+            )
         if others:
-            raise TypeError(_refusal(project, list(others)))
+            raise TypeError(_refusal_message(project, list(others)))
         self._project, self._config, self._group = project, plain_config(_NAME, config), group
         self._storage.validate_project_name(project)
         try:
             self._storage.init_db(project)
         except (OSError, sqlite3.Error) as error:
             raise OSError(
-                f"`{_NAME}` cannot write Trackio's database for {project!r}: {described(error)} "
-                "The environment variable `TRACKIO_DIR` says in which folder it is."
+                f"`{_NAME}` cannot write Trackio's database for {project!r}: "
+                f"{describe_error(error)} "
+                "The environment variable `TRACKIO_DIR` sets its folder."
             ) from error
-        self._axis = Axis(whole=True)
+        self._x_axis = XAxis(whole=True)
         self._configs: dict[RunInfo, dict[str, Any]] = {}
         self._names: dict[RunInfo, str] = {}
         self._waiting: dict[RunInfo, list[tuple[int, dict[str, Any]]]] = {}
-        self._new: set[RunInfo] = set()  # whose config is to be written
+        self._unsaved_configs: set[RunInfo] = set()  # runs whose config is not written yet
 
     def open(self, runs: Sequence[RunInfo]) -> None:
-        """Have the config of the runs written with their first records."""
+        """Prepare the configs, which are written with the first records."""
         for run in runs:
-            self._names[run] = run.given_name or self._known().get(run.id, run.name)
+            self._names[run] = run.given_name or self._names_by_id().get(run.id, run.name)
             self._configs[run] = self._config_of(run)
-            self._new.add(run)
+            self._unsaved_configs.add(run)
 
-    def write(self, portion: RecordBatch) -> None:
-        """Turn records into rows, which wait for `flush`."""
-        for part in self._axis.parts(portion):
-            left_out = [picture.name for picture in part.images]
-            for number, stream in enumerate(part.streams):
-                self._waiting.setdefault(stream.run, []).extend(_rows(part, number))
+    def write(self, batch: RecordBatch) -> None:
+        """Convert records to rows, and hold them until `flush`."""
+        for metric_batch in self._x_axis.metric_batches(batch):
+            left_out = [media.name for media in metric_batch.images]
+            for number, stream in enumerate(metric_batch.streams):
+                self._waiting.setdefault(stream.run, []).extend(_rows(metric_batch, number))
                 if left_out:
                     self._leave_out(stream.run, left_out)
 
@@ -125,31 +129,31 @@ class TrackioSink(Sink):
             except (OSError, sqlite3.Error) as error:
                 raise OSError(
                     f"`{_NAME}` could not write {left} rows to the project {self._project!r}, and "
-                    f"they are lost: {described(error)}"
+                    f"they are lost: {describe_error(error)}"
                 ) from error
             left -= len(rows)
 
     def close(self, runs: Sequence[RunInfo], status: str) -> None:
-        """Write what is left of the runs."""
+        """Write the remaining rows of the runs."""
         try:
             self.flush()
         finally:
-            self._axis.forget(runs)
+            self._x_axis.forget(runs)
             for run in runs:
                 self._configs.pop(run, None)
                 self._names.pop(run, None)
-                self._new.discard(run)
+                self._unsaved_configs.discard(run)
 
     def end(self) -> None:
-        """Write what is left."""
+        """Write the remaining rows."""
         self.flush()
 
     def known_runs(self) -> KnownRuns:
-        """The runs of the project."""
-        return KnownRuns(f"the project {self._project!r}", self._known())
+        """Return the runs of the project."""
+        return KnownRuns(f"the project {self._project!r}", self._names_by_id())
 
-    def _known(self) -> dict[str, str]:
-        """The names of the runs of the project by their ids."""
+    def _names_by_id(self) -> dict[str, str]:
+        """Return the names of the project's runs by id."""
         records = self._storage.get_run_records(self._project)
         return {str(record["id"]): str(record["name"]) for record in records}
 
@@ -162,13 +166,13 @@ class TrackioSink(Sink):
             run_id=run.id,
             metrics_list=[metrics for _, metrics in rows],
             steps=[step for step, _ in rows],
-            config=self._configs[run] if run in self._new else None,
+            config=self._configs[run] if run in self._unsaved_configs else None,
         )
-        self._new.discard(run)
+        self._unsaved_configs.discard(run)
 
     def _config_of(self, run: RunInfo) -> dict[str, Any]:
-        given = as_json({**self._config, **run.config})
-        # Names with an underscore in front are Trackio's own.
+        given = to_json_value({**self._config, **run.config})
+        # Trackio reserves names with a leading underscore.
         config = {f"logax/{k}" if k.startswith("_") else k: v for k, v in given.items()}
         if run.resumed:
             before = self._storage.get_run_config(self._project, self._names[run], run_id=run.id)
@@ -176,7 +180,7 @@ class TrackioSink(Sink):
                 return {**before, **config}
         began = dt.datetime.fromtimestamp(run.began, dt.UTC).isoformat()
         own = {"_Username": None, "_Created": began, "_Group": run.group or self._group}
-        return {**config, "logax/machine": as_json(run.machine), **own}
+        return {**config, "logax/machine": to_json_value(run.machine), **own}
 
     def _leave_out(self, run: RunInfo, names: Sequence[str]) -> None:
         config = self._configs[run]
@@ -184,37 +188,37 @@ class TrackioSink(Sink):
         new = [name for name in names if name not in known]
         if new:
             config["logax/left_out"] = known + new
-            self._new.add(run)
+            self._unsaved_configs.add(run)
 
 
-def _rows(part: Part, stream: int) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The step and the metrics of each record of a stream."""
-    beside = part.step_name if part.step != "step" else None
-    for table in part.tables:
-        names = [_own_name(name) for name in table.names]
+def _rows(metric_batch: MetricBatch, stream: int) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the step and the metrics of each record of a stream."""
+    step_metric = metric_batch.step_name if metric_batch.step != "step" else None
+    for table in metric_batch.tables:
+        names = [_metric_name(name) for name in table.names]
         for x, row in table.rows(stream):
             metrics = dict(zip(names, row, strict=True))
-            if beside is not None:
-                metrics[_own_name(beside)] = x
+            if step_metric is not None:
+                metrics[_metric_name(step_metric)] = x
             yield int(x), metrics
-    for picture in part.histograms:
-        for place in part.rows_of(stream):
+    for media in metric_batch.histograms:
+        for place in metric_batch.record_indices(stream):
             edges, counts, nonfinite = (
-                getattr(picture.value, name)[stream, place].tolist()
+                getattr(media.value, name)[stream, place].tolist()
                 for name in ("edges", "counts", "nonfinite")
             )
             bins = {"_type": "trackio.histogram", "bins": edges, "values": counts}
-            aside = {_own_name(f"{picture.name}/nonfinite"): nonfinite}
-            yield int(picture.x[stream, place]), {_own_name(picture.name): bins, **aside}
+            aside = {_metric_name(f"{media.name}/nonfinite"): nonfinite}
+            yield int(media.x[stream, place]), {_metric_name(media.name): bins, **aside}
 
 
-def _own_name(name: str) -> str:
-    name = as_utf8(name)  # JSON has no lone surrogates
-    return f"__{name}" if name in _OURS or name.startswith("__") else name
+def _metric_name(name: str) -> str:
+    name = replace_surrogates(name)  # JSON has no lone surrogates
+    return f"__{name}" if name in _RESERVED or name.startswith("__") else name
 
 
-def _refusal(project: str, options: Sequence[str]) -> str:
-    if any(option in _REMOTE for option in options):
+def _refusal_message(project: str, options: Sequence[str]) -> str:
+    if any(option in _REMOTE_OPTIONS for option in options):
         return (
             f"`{_NAME}` writes to this machine only, and got `{options[0]}`. Write "
             f"`trackio.sync({json.dumps(project)}, space_id=...)` when the runs have ended."

@@ -1,7 +1,7 @@
-"""What the loggers here share: they work by schedule, between `__enter__` and `__exit__`.
+"""Base class of the loggers for Python loops: a schedule, and a `with` block.
 
-A logger fills in `_begin`, `_take` and `_end`. There is no flag to look at in every step: outside
-of its block a logger asks a schedule that raises.
+Subclasses implement `_begin`, `_take` and `_end`. `log` tests no flag at every step: outside of the
+`with` block, a guard that raises replaces the schedule.
 """
 
 from __future__ import annotations
@@ -11,30 +11,34 @@ from types import TracebackType
 from typing import Any, Self
 
 from logax._schedule import Schedule, as_schedule
-from logax._support.messages import received
+from logax._support.messages import describe_value
 
 
-class EnteredLogger:
-    """A logger that takes in the steps of a schedule, while it is entered."""
+class ScheduledLogger:
+    """Logger that handles the steps of a schedule while its `with` block is open.
+
+    Args:
+      schedule: Steps to handle: a schedule, or a number n for every n-th step.
+    """
 
     def __init__(self, schedule: int | Schedule = 1) -> None:
         self._schedule = as_schedule(schedule, f"The schedule of `{type(self).__name__}`")
-        self._outside = Outside(type(self))
+        self._outside = NotEnteredGuard(type(self))
         self._should_log: Any = self._outside.should_log
         self._is_entered = False
 
     def _begin(self) -> None:
-        """Get ready for a run."""
+        """Prepare for a run of the loop."""
 
     def _take(self, state: Any, step: int) -> None:
-        """Take in a step that is due."""
+        """Handle the state after a step that is due."""
         raise NotImplementedError
 
     def _end(self, error: BaseException | None) -> None:
-        """End the run, which may have failed."""
+        """Finish the run. `error` is the exception that ended the loop, if any."""
 
     def log(self, state: Any, step: int) -> None:
-        """Take in the state after step `step`, if that is due."""
+        """Handle the state after step `step`, if that step is due."""
         if self._should_log(step):
             self._take(state, as_step(self, step))
 
@@ -61,48 +65,50 @@ class EnteredLogger:
             self._end(error)
 
 
-class Outside:
-    """What is asked and told of steps outside of the block of a logger of this class.
+class NotEnteredGuard:
+    """Replacement for a schedule or a logger outside of its `with` block: every call raises.
 
-    It does not know the logger itself, which would hold what holds it: what a logger that is
-    dropped has on the device must be free at once, and not when Python looks for such circles.
+    It refers to the class of the logger, not to the logger, which would be a reference cycle: the
+    device memory of a logger that goes out of scope must be free at once, not at the next garbage
+    collection.
     """
 
     def __init__(self, kind: type) -> None:
         self._kind = kind
 
     def should_log(self, step: int) -> bool:
-        """Raise, in the place of a schedule."""
-        raise outside(self._kind)
+        """Raise, in place of `Schedule.should_log`."""
+        raise not_entered_error(self._kind)
 
     def log(self, state: Any, step: int) -> None:
-        """Raise, in the place of a logger."""
-        raise outside(self._kind)
+        """Raise, in place of `Logger.log`."""
+        raise not_entered_error(self._kind)
 
 
-def checked_view(what: str, view: Any) -> Any:
-    """The view, if it can be one."""
+def validate_view(what: str, view: Any) -> Any:
+    """Return `view`; raise a TypeError if it is not callable."""
     if not callable(view):
         raise TypeError(
-            f"`{what}` takes a view, a function of the state, and got {received(view)}. Write "
-            '`lambda state: {"energy": state.energy}`.'
+            f"`{what}` takes a view, a function of the state, and got {describe_value(view)}. "
+            'Write `lambda state: {"energy": state.energy}`.'
         )
     return view
 
 
 def as_step(logger: Any, step: Any) -> int:
-    """The number of a step as an int, also where it is an array."""
+    """Return the step number as an int, also if it is an integer array."""
     try:
         return operator.index(step)
     except TypeError as error:
         raise TypeError(
             f"`{type(logger).__name__}.log` takes the number of the step, an int, and got "
-            f"{received(step)}. Write `logger.log(state, step)`, with `step` of `range(num_steps)`."
+            f"{describe_value(step)}. Write `logger.log(state, step)`, with `step` of "
+            "`range(num_steps)`."
         ) from error
 
 
-def outside(kind: type) -> RuntimeError:
-    """The error for a step that is logged outside of the block of a logger of this class."""
+def not_entered_error(kind: type) -> RuntimeError:
+    """Return the error for a call of `log` outside of the `with` block of the logger."""
     return RuntimeError(
         f"`{kind.__name__}.log` was called outside of its `with` block. Write\n\n"
         "    with logger:\n"

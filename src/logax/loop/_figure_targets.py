@@ -1,4 +1,4 @@
-"""Where a plot is shown: in a file, or below a cell of a notebook."""
+"""Targets of `PlotLogger`: an image file, or the output of a notebook cell."""
 
 from __future__ import annotations
 
@@ -9,12 +9,16 @@ import sys
 import uuid
 from typing import Any
 
-from logax._support.figures import blank
-from logax._support.files import check_place, replacing
+from logax._support.figures import empty_figure
+from logax._support.files import check_writable, open_atomic
 
 
-class File:
-    """A picture in a file."""
+class FigureFile:
+    """Image file; the suffix of its path chooses the format.
+
+    Attributes:
+      where: The file, as the end of an error message.
+    """
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -22,18 +26,18 @@ class File:
         self.where = f" to {path}"
 
     def begin(self) -> None:
-        """Raise where it cannot be written, and draw once: the first time takes long."""
-        check_place("PlotLogger", self._path)
-        drawn(blank(), self._format)
+        """Raise if the file cannot be written, and render once: the first rendering is slow."""
+        check_writable("PlotLogger", self._path)
+        render_figure(empty_figure(), self._format)
 
     def show(self, figure: Any) -> None:
-        """Replace it."""
-        with replacing("PlotLogger", self._path) as file:
-            file.write(drawn(figure, self._format))
+        """Replace the file with this figure."""
+        with open_atomic("PlotLogger", self._path) as file:
+            file.write(render_figure(figure, self._format))
 
 
-class Cell:  # pragma: no cover - in the kernel of a notebook
-    """What is below a cell of a notebook, and changes in place."""
+class NotebookCell:  # pragma: no cover - in the kernel of a notebook
+    """Output of a notebook cell, updated in place."""
 
     where = ""
 
@@ -42,26 +46,26 @@ class Cell:  # pragma: no cover - in the kernel of a notebook
         self._display: Any = importlib.import_module("IPython.display")
 
     def begin(self) -> None:
-        """Take a place below the cell that runs now."""
-        self._display.display(self._image(blank()), display_id=self._id)
+        """Show an empty figure below the cell that is running."""
+        self._display.display(self._image(empty_figure()), display_id=self._id)
 
     def show(self, figure: Any) -> None:
-        """Change it."""
+        """Replace the shown figure with this one."""
         self._display.update_display(self._image(figure), display_id=self._id)
 
     def _image(self, figure: Any) -> Any:
-        return self._display.Image(data=drawn(figure, "png"), format="png")
+        return self._display.Image(data=render_figure(figure, "png"), format="png")
 
 
-def notebook() -> Any:
-    """The shell of the notebook that this runs in, or None."""
+def notebook_shell() -> Any:
+    """Return IPython's shell if this runs in a notebook kernel, else None."""
     package = sys.modules.get("IPython")
     shell = None if package is None else package.get_ipython()
     return shell if hasattr(shell, "kernel") else None
 
 
-def drawn(figure: Any, form: str) -> bytes:
-    """A figure as the bytes of a file."""
+def render_figure(figure: Any, form: str) -> bytes:
+    """Return the figure as the bytes of an image file."""
     file = io.BytesIO()
     figure.savefig(file, format=form)
     return file.getvalue()

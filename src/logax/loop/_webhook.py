@@ -1,10 +1,11 @@
-"""Where `NotifyLogger` posts to. The URL may hold a secret: it is in no message.
+"""Post JSON to a webhook from a background thread, with retries.
 
-What `NotifyLogger` posts, and the thread that posts it.
+`Webhook` makes one HTTP request, `Post` is the content of one, and `Outbox` queues them for the
+thread. The queue holds one step: a newer step replaces it, so a slow server costs skipped steps,
+but neither time nor memory. The outbox retries a post that fails, and counts those that fail for
+good. Closing the outbox cuts all pauses short.
 
-One step may wait for the thread, and a newer one takes its place, so that a slow server costs steps
-that are not posted, and neither time nor memory. A post that fails is tried again; one that fails
-for good is counted. The end of the block cuts all pauses short.
+The URL may contain a secret and appears in no message.
 """
 
 from __future__ import annotations
@@ -27,65 +28,83 @@ import numpy as np
 
 from logax._compat import Tree
 from logax._delivery.worker import Worker
-from logax._support.forks import renew_after_fork
-from logax._support.messages import described
-from logax.loop._states import line, named
+from logax._support.forks import reset_after_fork
+from logax._support.messages import describe_error
+from logax.loop._pytrees import fetch_leaves_by_name, format_line
 
 
 @dataclasses.dataclass(frozen=True)
-class Answer:
-    """What became of a post."""
+class PostResult:
+    """Result of one HTTP request.
+
+    Attributes:
+      failure: Reason of the failure, or None if the server accepted the post.
+      again: True if a retry may succeed.
+      wait: Seconds to wait before a retry, if the server asked for that.
+      reached: False if there was no connection to the server.
+    """
 
     failure: str | None = None
-    again: bool = False  # whether to try it again
-    wait: float | None = None  # for how long before, if the server says so
-    reached: bool = True  # whether there is a server
+    again: bool = False
+    wait: float | None = None
+    reached: bool = True
 
 
 class Webhook:
-    """Where the posts go."""
+    """An HTTP endpoint that takes posts.
+
+    Attributes:
+      timeout: Seconds to wait for an answer.
+      shown: Scheme and host, for messages.
+    """
 
     def __init__(self, url: urllib.parse.SplitResult, timeout: float) -> None:
         self._url, self.timeout = url.geturl(), timeout
         self.shown = f"{url.scheme}://{url.netloc}"
-        self._opener = _opener(url.scheme)
+        self._make_opener = _make_opener(url.scheme)
 
-    def post(self, body: bytes, deadline: float) -> Answer:
-        """Post once. No text that the server sent comes back: it may repeat the URL."""
+    def post(self, body: bytes, deadline: float) -> PostResult:
+        """Post once. The result quotes no text of the server, which may repeat the URL."""
         request = urllib.request.Request(
             self._url, body, {"Content-Type": "application/json", "User-Agent": "logax"}
         )
         seconds = min(self.timeout, max(deadline - time.monotonic(), 0.001))
         try:
-            with self._opener.open(request, timeout=seconds):
-                return Answer()
+            with self._make_opener.open(request, timeout=seconds):
+                return PostResult()
         except urllib.error.HTTPError as error:
             error.close()
             failure = f"it answered with {error.code}"
             if 300 <= error.code < 400:
                 failure += _refusal(error.code, self._url, error.headers)
-            return Answer(failure, error.code == 429 or error.code >= 500, _asked(error.headers))
+            return PostResult(
+                failure, error.code == 429 or error.code >= 500, _retry_after(error.headers)
+            )
         except OSError as error:
             reason = getattr(error, "reason", error)
             if isinstance(reason, TimeoutError):
-                return Answer(f"it did not answer within {seconds:.3g} s", again=True)
-            what = described(reason).rstrip(".") if isinstance(reason, OSError) else "no connection"
-            return Answer(what, again=True, reached=False)
+                return PostResult(f"it did not answer within {seconds:.3g} s", again=True)
+            what = (
+                describe_error(reason).rstrip(".")
+                if isinstance(reason, OSError)
+                else "no connection"
+            )
+            return PostResult(what, again=True, reached=False)
         except (http.client.HTTPException, ValueError) as error:
-            return Answer(f"it answered with no HTTP ({type(error).__name__})", again=True)
+            return PostResult(f"it answered with no HTTP ({type(error).__name__})", again=True)
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
-    """Follow a redirect only where the same is to be posted again to the same server.
+    """Follow a redirect only if it repeats the post, and only on the same server.
 
-    A redirect to another server would hand the values to it. Other kinds of redirect would make a
-    request without the body, which looks like a success.
+    A redirect to another server would reveal the values to it. Redirects other than 307 and 308
+    would send a request without the body, which looks like a success.
     """
 
     def redirect_request(
         self, req: urllib.request.Request, fp: Any, code: int, msg: str, headers: Any, newurl: str
     ) -> urllib.request.Request | None:
-        """The request to make in its place."""
+        """Return the request that follows the redirect, or None to refuse it."""
         if code not in (307, 308) or _server(req.full_url) != _server(newurl):
             return None
         return urllib.request.Request(newurl, req.data, dict(req.headers), method="POST")
@@ -94,7 +113,7 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
 def _server(url: str, location: str = "") -> tuple[str, str | None, int | None] | None:
     """Return scheme, host and port of a URL, or of a location relative to it.
 
-    None where they cannot be read, or where there is a user in front of the host.
+    Return None if they cannot be parsed, or if the URL has a user before the host.
     """
     try:
         parts = urllib.parse.urlsplit(urllib.parse.urljoin(url, location))
@@ -107,7 +126,7 @@ def _server(url: str, location: str = "") -> tuple[str, str | None, int | None] 
 
 
 def _refusal(code: int, url: str, headers: Any) -> str:
-    """Say why a redirect was not followed. The location is not shown: it may repeat the URL."""
+    """Explain why a redirect was not followed, without its location, which may repeat the URL."""
     if _server(url) != _server(url, headers.get("Location", "")):
         return (
             ", which redirects to another host, port or scheme, and the values are not posted "
@@ -118,10 +137,10 @@ def _refusal(code: int, url: str, headers: Any) -> str:
     return ", which is a redirect that drops the values; use the URL that it redirects to"
 
 
-def _opener(scheme: str) -> urllib.request.OpenerDirector:
-    """What opens URLs of this scheme, and unlike the usual one nothing else."""
+def _make_opener(scheme: str) -> urllib.request.OpenerDirector:
+    """Return an opener for URLs of this scheme only, unlike `build_opener`."""
     opener = urllib.request.OpenerDirector()
-    # The one for https reads all certificates of the machine, which takes a while.
+    # The handler for https loads all certificates of the machine, which is slow.
     opener.add_handler(_HANDLERS[scheme]())
     for handler in (
         urllib.request.ProxyHandler,
@@ -136,8 +155,8 @@ def _opener(scheme: str) -> urllib.request.OpenerDirector:
 _HANDLERS = {"http": urllib.request.HTTPHandler, "https": urllib.request.HTTPSHandler}
 
 
-def _asked(headers: Any) -> float | None:
-    """For how many seconds the server asks to wait."""
+def _retry_after(headers: Any) -> float | None:
+    """Return the seconds that the server asks to wait, or None."""
     text = (headers.get("Retry-After") or "").strip()
     if text.isascii() and text.isdigit():
         return float(text)
@@ -148,8 +167,8 @@ def _asked(headers: Any) -> float | None:
         return None
 
 
-def checked_url(url: Any) -> urllib.parse.SplitResult:
-    """The URL, in parts. Whatever is wrong with it, it is not shown: it may hold a secret."""
+def parse_url(url: Any) -> urllib.parse.SplitResult:
+    """Parse and validate a URL. The errors do not show it, since it may contain a secret."""
     want = "`NotifyLogger` takes the URL of a webhook, such as `https://example.org/hooks/1`, and "
     if not isinstance(url, str):
         raise ValueError(f"{want}got something of type `{type(url).__name__}`.")
@@ -170,16 +189,24 @@ def checked_url(url: Any) -> urllib.parse.SplitResult:
     return parts
 
 
-FIRST_PAUSE = 0.5  # seconds before the first retry; each further one waits twice as long,
-LONGEST_PAUSE = 8.0  # up to this
-LONGEST_ASKED = 30.0  # where the server says how long
-LONGEST_TEXT = 1000  # characters
-THREAD = "logax-notify"
+FIRST_RETRY_SECONDS = 0.5  # pause before the first retry; each further pause is twice as long
+MAX_RETRY_SECONDS = 8.0
+MAX_RETRY_AFTER_SECONDS = 30.0  # if the server asks for a pause
+MAX_TEXT_CHARACTERS = 1000
+THREAD_NAME = "logax-notify"
 
 
 @dataclasses.dataclass(frozen=True)
 class Post:
-    """What to post, with values that may still be on the device."""
+    """Content of one post; its values may still be on the device.
+
+    Attributes:
+      event: "step", "finished" or "failed".
+      step: Number of the step, or None if there was none.
+      values: Values of the view.
+      error: The exception that ended the loop, as text.
+      time: Time of the event, in UTC.
+    """
 
     event: str
     step: int | None
@@ -188,13 +215,13 @@ class Post:
     time: str = dataclasses.field(default_factory=lambda: datetime.now(UTC).isoformat())
 
     def body(self, skipped: int) -> bytes:
-        """The JSON, once the device has the values."""
-        values = named(self.values)
+        """Return the JSON; waits for the values."""
+        values = fetch_leaves_by_name(self.values)
         parts = {
             "text": self._text(values),
             "event": self.event,
             "step": self.step,
-            "values": {name: _plain(leaf) for name, leaf in values.items()},
+            "values": {name: _to_json(leaf) for name, leaf in values.items()},
             "skipped": skipped,
             "time": self.time,
         }
@@ -204,143 +231,149 @@ class Post:
 
     def _text(self, values: dict[str, Any]) -> str:
         if self.event == "step":
-            said = line(values)
+            detail = format_line(values)
             begin = f"step {self.step}"
         else:
-            said = self.error
+            detail = self.error
             when = "before the first step" if self.step is None else f"after step {self.step}"
             begin = f"{self.event} {when}"
-        text = " ".join(f"{begin}: {said}".split() if said else begin.split())
-        return text if len(text) <= LONGEST_TEXT else f"{text[: LONGEST_TEXT - 3]}..."
+        text = " ".join(f"{begin}: {detail}".split() if detail else begin.split())
+        return text if len(text) <= MAX_TEXT_CHARACTERS else f"{text[: MAX_TEXT_CHARACTERS - 3]}..."
 
 
-_RUNNING, _LEAVING, _GIVEN_UP = range(3)
+_RUNNING, _CLOSING, _CLOSED = range(3)
 
 
 class Outbox:
-    """What one run posts: a step that may wait, and the thread that posts it.
+    """Posts of one run, made by a thread: at most one step waits, and a newer one replaces it.
 
-    For each step that begins to wait there is one job, which takes whatever waits by then.
+    Each step that does not replace another enqueues one job, which posts the step that waits when
+    the job runs.
     """
 
-    def __init__(self, server: Webhook, retries: int, between: float) -> None:
-        self._server, self._retries, self._between = server, retries, between
-        self._worker = Worker(THREAD, short_turns=False)
+    def __init__(self, server: Webhook, retries: int, interval_seconds: float) -> None:
+        self._server, self._retries, self._interval_seconds = server, retries, interval_seconds
+        self._worker = Worker(THREAD_NAME, short_turns=False)
         self._stage = _RUNNING
         self._reset()
-        renew_after_fork(self)
-        self._next = 0.0  # not before that time
+        reset_after_fork(self)
+        self._next = 0.0  # earliest time of the next step
         self._deadline = math.inf
-        self._failed = 0
-        self._first = ""  # failure
-        self._told = False
+        self._failed = 0  # number of posts
+        self._first_failure = ""
+        self._has_warned = False
 
     def _reset(self) -> None:
         self._changed = threading.Condition()
         self._waiting: list[Post] = []  # one at most
         self._skipped = 0
-        self._undone = 0
+        self._outstanding = 0
 
     def offer(self, post: Post) -> None:
-        """Have this posted, unless a newer one comes first."""
+        """Enqueue a post, in place of the one that is waiting."""
         with self._changed:
             replaces = bool(self._waiting)
             self._waiting = [post]
             self._skipped += replaces
-            self._undone += not replaces
+            self._outstanding += not replaces
         if not replaces:
-            self._worker.put(0, self._post_what_waits)
+            self._worker.put(0, self._post_newest)
 
     def close(self, last: Post | None) -> None:
-        """Wait for what is still to be posted, and for this, but not for long."""
+        """Post `last`, and wait for all posts, for at most twice the timeout."""
         deadline = time.monotonic() + 2 * self._server.timeout
         ended = False
         try:
             with self._changed:
-                self._stage, self._deadline = _LEAVING, deadline
-                self._undone += last is not None
+                self._stage, self._deadline = _CLOSING, deadline
+                self._outstanding += last is not None
                 self._changed.notify_all()
             if last is not None:
                 self._worker.put(0, self._send, last)
             ended = self._worker.drain(deadline)
         finally:
             with self._changed:
-                self._stage = _GIVEN_UP
+                self._stage = _CLOSED
                 if not ended:
-                    self._failed += self._undone
-                    self._first = self._first or "the end of the block waited for it in vain"
+                    self._failed += self._outstanding
+                    self._first_failure = (
+                        self._first_failure or "it was not done in time at the end of the loop"
+                    )
                 self._changed.notify_all()
             self._worker.stop()
 
-    def trouble(self) -> str | None:
-        """What to warn of, if something failed and was not told."""
+    def take_warning(self) -> str | None:
+        """Return the warning about posts that failed, once; else None."""
         with self._changed:
-            if self._told or not self._failed:
+            if self._has_warned or not self._failed:
                 return None
-            self._told = True
+            self._has_warned = True
             posts = "1 post" if self._failed == 1 else f"{self._failed} posts"
-            more = " until now, and of further ones nothing will be said. The run goes on."
+            more = " so far, and further failures will not be reported. The run continues."
             return (
-                f"`NotifyLogger` could not post to {self._server.shown}: {self._first}. {posts} "
-                f"failed{more if self._stage == _RUNNING else '.'}"
+                f"`NotifyLogger` could not post to {self._server.shown}: {self._first_failure}. "
+                f"{posts} failed{more if self._stage == _RUNNING else '.'}"
             )
 
-    def _post_what_waits(self) -> None:
+    def _post_newest(self) -> None:
         with self._changed:
             seconds = max(self._next - time.monotonic(), 0)
             self._changed.wait_for(lambda: self._stage != _RUNNING, seconds)
             post = self._waiting.pop()
         self._send(post)
-        self._next = time.monotonic() + self._between
+        self._next = time.monotonic() + self._interval_seconds
 
     def _send(self, post: Post) -> None:
         with self._changed:
             skipped, self._skipped = self._skipped, 0
-            if self._stage == _GIVEN_UP:
+            if self._stage == _CLOSED:
                 return
         try:
-            failure = self._tried(post.body(skipped))
-        except Exception as error:  # noqa: BLE001 - told in the thread of the loop
-            failure = f"there are no values of step {post.step}: {described(error).rstrip('.')}"
+            failure = self._post_with_retries(post.body(skipped))
+        except Exception as error:  # noqa: BLE001 - reported in the thread of the loop
+            failure = (
+                f"the values of step {post.step} could not be computed: "
+                f"{describe_error(error).rstrip('.')}"
+            )
         with self._changed:
-            self._undone -= 1
+            self._outstanding -= 1
             if failure is not None:
                 self._skipped += skipped
                 self._failed += 1
-                self._first = self._first or failure
+                self._first_failure = self._first_failure or failure
 
-    def _tried(self, body: bytes) -> str | None:
-        """Post, if need be again and again; what failed in the end, or None."""
-        pause, tries = FIRST_PAUSE, 0
+    def _post_with_retries(self, body: bytes) -> str | None:
+        """Post, with retries. Return the last failure, or None."""
+        pause, tries = FIRST_RETRY_SECONDS, 0
         while True:
             answer = self._server.post(body, self._deadline)
-            if answer.failure is None or not answer.again or tries >= self._most_retries(answer):
+            if answer.failure is None or not answer.again or tries >= self._max_retries(answer):
                 return answer.failure
-            wait = pause if answer.wait is None else min(answer.wait, LONGEST_ASKED)
-            if time.monotonic() + wait >= self._deadline or not self._paused(wait):
+            wait = pause if answer.wait is None else min(answer.wait, MAX_RETRY_AFTER_SECONDS)
+            if time.monotonic() + wait >= self._deadline or not self._pause(wait):
                 return answer.failure
-            pause, tries = min(2 * pause, LONGEST_PAUSE), tries + 1
+            pause, tries = min(2 * pause, MAX_RETRY_SECONDS), tries + 1
 
-    def _most_retries(self, answer: Answer) -> int:
-        """Whoever leaves is not to be kept by a server that is not there, or not well."""
+    def _max_retries(self, answer: PostResult) -> int:
+        """Return the number of retries: fewer at the end, where a bad server must not delay."""
         if self._stage == _RUNNING or (answer.reached and not self._failed):
             return self._retries
         return 0 if self._failed else min(self._retries, 1)
 
-    def _paused(self, seconds: float) -> bool:
-        """Wait, but not into the next stage: who leaves does not wait. Then, whether to go on."""
+    def _pause(self, seconds: float) -> bool:
+        """Wait, at most until the stage changes. Return False if the outbox has given up."""
         with self._changed:
             stage = self._stage
             self._changed.wait_for(lambda: self._stage != stage, seconds)
-            return self._stage != _GIVEN_UP
+            return self._stage != _CLOSED
 
 
-def _plain(leaf: Any) -> Any:
-    """A value on the host, as JSON can hold it."""
+def _to_json(leaf: Any) -> Any:
+    """Convert a value on the host to JSON types."""
     if isinstance(leaf, (str, bool, int)):
         return leaf
     array = np.asarray(leaf)
-    if jnp.issubdtype(array.dtype, jnp.floating):  # those that NumPy lacks, too
+    if jnp.issubdtype(array.dtype, jnp.floating):  # also dtypes that NumPy lacks
         array = array.astype(np.float64)
     elif array.dtype.kind == "V":
         array = array.astype(np.int64)

@@ -1,7 +1,4 @@
-"""A function as a logger.
-
-Several loggers as one.
-"""
+"""Build loggers from functions and from other loggers: `CallbackLogger`, `CompositeLogger`."""
 
 from __future__ import annotations
 
@@ -11,26 +8,31 @@ from types import TracebackType
 from typing import Any, Self
 
 from logax._schedule import Schedule
-from logax._support.messages import raise_together, received
-from logax.loop._base import EnteredLogger, Outside
+from logax._support.messages import describe_value, raise_together
+from logax.loop._base import NotEnteredGuard, ScheduledLogger
 from logax.loop.protocol import Logger, check_logger
 
 
-class CallbackLogger(EnteredLogger):
-    """Calls a function on the steps that are due.
+class CallbackLogger(ScheduledLogger):
+    """Call a function on the steps that are due.
 
-    It is called in the loop, and what it raises stops the loop. What it keeps of the state it must
-    copy, since the buffers may be donated to the next step.
+        with CallbackLogger(lambda state, step: print(step, state.energy), 100) as logger:
+            ...
+
+    The loop calls the function and waits for it; an exception of the function ends the loop. The
+    function must copy whatever it keeps of the state, whose buffers may be donated to the next
+    step.
 
     Args:
-      fn: Called as `fn(state, step)`.
-      schedule: When: a schedule, or a number n for every n-th step.
+      fn: Function called as `fn(state, step)`; its result is ignored.
+      schedule: Steps to call it on: a schedule, or a number n for every n-th step.
     """
 
     def __init__(self, fn: Callable[[Any, int], Any], schedule: int | Schedule) -> None:
         if not callable(fn):
             raise TypeError(
-                f"`CallbackLogger` takes a function of state and step, and got {received(fn)}."
+                "`CallbackLogger` takes a function of state and step, and got "
+                f"{describe_value(fn)}."
             )
         super().__init__(schedule)
         self._fn = fn
@@ -39,34 +41,40 @@ class CallbackLogger(EnteredLogger):
         self._fn(state, step)
 
 
-SEVERAL = "several loggers failed"
+GROUP_MESSAGE = "several loggers failed"
 
 
 class CompositeLogger:
-    """Several loggers as one: entered in order, told in order, left in reverse order.
+    """Combine several loggers into one.
 
-    Whatever one of them does, the others get theirs. If one cannot be entered, those before it are
-    left again. If one fails in `log`, those after it are told of the step all the same; if one
-    fails while it is left, the others are left too. Then the error is raised, and several of them,
-    that of the loop included, together as an `ExceptionGroup`. An interrupt comes out as itself.
+        with CompositeLogger(TqdmLogger(1000), RingBufferLogger(5)) as logger:
+            ...
+
+    It enters the loggers and calls their `log` in the given order, and exits them in reverse order.
+    A logger that fails does not affect the others: if one cannot be entered, those before it are
+    exited; if one fails in `log`, the rest still get the step; if one fails on exit, the rest are
+    still exited. The error is raised afterwards. Several errors, including that of the loop, are
+    raised together as an `ExceptionGroup`, but an interrupt is raised as itself.
 
     Args:
       *loggers: Any number of loggers for Python loops.
 
     Raises:
-      TypeError: One of them is none.
-      ValueError: One of them is there twice.
+      TypeError: If an argument is not a logger for Python loops.
+      ValueError: If a logger is given twice.
     """
 
     def __init__(self, *loggers: Logger[Any]) -> None:
         for position, logger in enumerate(loggers):
             check_logger(f"`CompositeLogger`, at position {position},", logger)
             if any(logger is other for other in loggers[:position]):
-                raise ValueError(f"`CompositeLogger` got {received(logger)} twice. Give it once.")
+                raise ValueError(
+                    f"`CompositeLogger` got {describe_value(logger)} twice. Give it once."
+                )
         self._loggers = loggers
         self._stack: contextlib.ExitStack | None = None
         self._errors: list[BaseException] = []
-        self._told: tuple[Any, ...] = (Outside(type(self)),)
+        self._active: tuple[Any, ...] = (NotEnteredGuard(type(self)),)
 
     def __enter__(self) -> Self:
         if self._stack is not None:
@@ -76,12 +84,12 @@ class CompositeLogger:
             for logger in self._loggers:
                 try:
                     logger.__enter__()
-                except BaseException as error:  # noqa: BLE001 - raised when the others are left
+                except BaseException as error:  # noqa: BLE001 - raised after the others exit
                     stack.__exit__(type(error), error, error.__traceback__)
-                    raise_together(SEVERAL, [error, *self._errors])
-                stack.push(self._leaving(logger))
+                    raise_together(GROUP_MESSAGE, [error, *self._errors])
+                stack.push(self._exit_callback(logger))
             self._stack = stack.pop_all()
-        self._told = self._loggers
+        self._active = self._loggers
         return self
 
     def __exit__(
@@ -92,44 +100,44 @@ class CompositeLogger:
     ) -> bool:
         if self._stack is None:
             return False
-        stack, self._stack, self._told = self._stack, None, (Outside(type(self)),)
+        stack, self._stack, self._active = self._stack, None, (NotEnteredGuard(type(self)),)
         suppresses = bool(stack.__exit__(kind, error, traceback))
         if self._errors:
             of_the_loop = [error] if error is not None and not suppresses else []
             others = [each for each in self._errors if each is not error]
-            raise_together(SEVERAL, [*of_the_loop, *others])
+            raise_together(GROUP_MESSAGE, [*of_the_loop, *others])
         return suppresses
 
-    def _leaving(self, logger: Logger[Any]) -> Callable[..., Any]:
-        """What leaves one logger and keeps its error for later."""
+    def _exit_callback(self, logger: Logger[Any]) -> Callable[..., Any]:
+        """Return a function that exits one logger and keeps its error for later."""
 
-        def leave(*reason: Any) -> bool | None:
+        def exit_logger(*reason: Any) -> bool | None:
             try:
                 return logger.__exit__(*reason)
-            except BaseException as error:  # noqa: BLE001 - raised when all have been left
+            except BaseException as error:  # noqa: BLE001 - raised after the exit of the last one
                 self._errors.append(error)
                 return None
 
-        return leave
+        return exit_logger
 
     def log(self, state: Any, step: int) -> None:
-        """Tell all of them."""
+        """Call `log` of each logger."""
         try:
-            for logger in self._told:
+            for logger in self._active:
                 logger.log(state, step)
         except Exception as error:
-            others = self._told_after(logger, state, step)
+            others = self._log_to_rest(logger, state, step)
             if others:
-                raise ExceptionGroup(SEVERAL, [error, *others]) from None
+                raise ExceptionGroup(GROUP_MESSAGE, [error, *others]) from None
             raise
 
-    def _told_after(self, failed: Any, state: Any, step: int) -> list[Exception]:
-        """Tell the others, and give their errors."""
+    def _log_to_rest(self, failed: Any, state: Any, step: int) -> list[Exception]:
+        """Call `log` of the loggers after `failed`, and return their errors."""
         errors = []
-        places = (i for i, logger in enumerate(self._told) if logger is failed)
-        for logger in self._told[next(places, len(self._told)) + 1 :]:
+        places = (i for i, logger in enumerate(self._active) if logger is failed)
+        for logger in self._active[next(places, len(self._active)) + 1 :]:
             try:
                 logger.log(state, step)
-            except Exception as error:  # noqa: BLE001 - raised when all have been told
+            except Exception as error:  # noqa: BLE001 - raised after the last logger
                 errors.append(error)
         return errors

@@ -1,19 +1,18 @@
-"""Tells a webhook how a loop gets on, without ever holding it up.
+"""Post the progress of a loop to a webhook, without delaying the loop.
 
 Each post is one JSON object:
 
     text     one line for people; chat services such as Slack and Mattermost show it
     event    "step", "finished" or "failed"
-    step     the step that it is about: of the last two, the last that the logger was told of, or
-             null if there was none
-    values   what the view gave, by name: numbers, texts, lists; NaN and infinities, which JSON
-             lacks, as "nan", "inf" and "-inf", complex numbers as texts too
-    skipped  how many due steps were left out before this one, because they came too fast
-    time     of the step, UTC
-    error    of "failed" only: what was raised
+    step     number of the step; for "finished" and "failed" the last logged step, or null
+    values   values of the view, by name: numbers, strings, lists. NaN and infinities, which JSON
+             lacks, are "nan", "inf" and "-inf"; complex numbers are strings too
+    skipped  number of due steps left out before this one, because they came too fast
+    time     time of the event, in UTC
+    error    for "failed" only: the exception
 
-A thread posts (see `_outbox`): a slow server costs steps that are not posted, and neither time nor
-memory.
+A background thread posts them (see `_webhook`): a slow server costs skipped steps, but neither time
+nor memory.
 """
 
 from __future__ import annotations
@@ -30,50 +29,56 @@ from logax._schedule import OnSteps, Schedule
 from logax._support.arrays import is_key_array
 from logax._support.messages import (
     add_note,
-    as_sentence,
-    described,
-    received,
-    tell_at_end,
+    describe_error,
+    describe_value,
+    format_sentence,
+    note_or_warn,
     warn_user,
 )
-from logax._support.validation import at_least, in_seconds
-from logax.loop._base import EnteredLogger, as_step, checked_view
-from logax.loop._states import copied, in_order, on_their_way
-from logax.loop._webhook import Outbox, Post, Webhook, checked_url
+from logax._support.validation import validate_minimum, validate_seconds
+from logax.loop._base import ScheduledLogger, as_step, validate_view
+from logax.loop._pytrees import copy_tree, leaves_with_names, start_host_transfer
+from logax.loop._webhook import Outbox, Post, Webhook, parse_url
 
-MOST_NUMBERS = 1000
-COUNTABLE = 1e8  # seconds: what the operating system can count
+MAX_ARRAY_ELEMENTS = 1000
+MAX_TIMEOUT_SECONDS = 1e8  # longer waits overflow in the operating system
 
 
-class NotifyLogger(EnteredLogger):
-    """Posts to a webhook on the steps that are due, and when the loop ends or fails.
+class NotifyLogger(ScheduledLogger):
+    """Post to a webhook on the steps that are due, and when the loop finishes or fails.
 
         with NotifyLogger(url, EverySeconds(600), lambda state: {"energy": state.energy}) as logger:
             ...
 
-    The posts are made on a thread of their own; `log` neither waits for the network nor for the
-    device. Due steps that come faster than they can be posted are left out, and the next post says
-    how many. What cannot be posted does not stop the run: one warning says so, or a note of the
-    error that ends the loop. The URL is never shown, only its scheme and host. A redirect is
-    followed on the same host, port and scheme only, so that no other server gets the values. In a
-    `CompositeLogger` put it first: then it is left last, and what the others have to say of a
-    failure, such as where states were dumped, is in its post.
+    A background thread posts; `log` waits neither for the network nor for the device. Due steps
+    that come faster than the thread can post are left out, and the next post has their number. Each
+    post is a JSON object with `text`, `event`, `step`, `values`, `skipped`, `time` and, if the loop
+    failed, `error`. Chat services such as Slack and Mattermost show the `text`.
+
+    A failed post does not stop the run: one warning reports it, or a note on the exception that
+    ends the loop. Messages show the scheme and host of the URL, never all of it. A redirect is
+    followed on the same host, port and scheme only, so the values reach no other server.
+
+    In a `CompositeLogger`, put it first: it then exits last, and its post about a failure includes
+    the notes of the other loggers, such as the file that `RingBufferLogger` wrote.
 
     Args:
-      url: Where to, http or https.
-      schedule: When: a schedule, or a number n for every n-th step; None for the ends only.
-      view: What to tell of the state: a dictionary of numbers, arrays and texts, or any pytree.
-      timeout: Seconds to wait for the server. When the block is left, the posts that are still to
-        be made are waited for up to twice as long.
-      retries: How often to try again where the server cannot be reached or does not answer, and
-        where it answers with 429, 500 or more. When the block is left, a server that cannot be
-        reached is tried once more only.
-      seconds_between: At least so many between one post and the next. The end does not wait for
-        that.
-      ends: Whether to post how the loop ended.
+      url: URL of the webhook, http or https.
+      schedule: Steps to post: a schedule, or a number n for every n-th step; None to post only the
+        end of the loop.
+      view: Function from the state to the values to post: a dictionary of numbers, arrays and
+        strings, or any pytree of them. Arrays may have up to 1000 elements.
+      timeout: Seconds to wait for the server. The end of the block waits for outstanding posts up
+        to twice as long.
+      retries: Number of retries if the server cannot be reached, does not answer, or answers with
+        429, 500 or more. At the end of the block, a server that cannot be reached gets one retry at
+        most.
+      seconds_between: Minimum number of seconds between two posts. The post at the end of the loop
+        does not wait for it.
+      ends: If True, post when the loop finishes or fails.
 
     Raises:
-      ValueError: An option is wrong.
+      ValueError: If an option is invalid.
     """
 
     def __init__(
@@ -90,40 +95,42 @@ class NotifyLogger(EnteredLogger):
         super().__init__(OnSteps([]) if schedule is None else schedule)
         if schedule is None and (view is not None or not ends):
             raise ValueError(
-                "`NotifyLogger` without a schedule posts the ends only, and got "
+                "`NotifyLogger` without a schedule posts the end of the loop only, and got "
                 + ("a view, which needs steps." if ends else "`ends=False`, which leaves nothing.")
                 + " Write `NotifyLogger(url, EveryNStep(1000), view)`."
             )
-        self._retries = at_least(0, "NotifyLogger", "retries", retries)
+        self._retries = validate_minimum(0, "NotifyLogger", "retries", retries)
         if not isinstance(ends, bool):
             raise ValueError(f"`NotifyLogger` takes `ends` as True or False, and got {ends!r}.")
-        seconds = in_seconds("NotifyLogger", "timeout", timeout, zero=False)
-        self._server = Webhook(checked_url(url), min(seconds, COUNTABLE))
-        self._between = in_seconds("NotifyLogger", "seconds_between", seconds_between)
-        self._view = None if view is None else checked_view("NotifyLogger", view)
+        seconds = validate_seconds("NotifyLogger", "timeout", timeout, zero=False)
+        self._server = Webhook(parse_url(url), min(seconds, MAX_TIMEOUT_SECONDS))
+        self._interval_seconds = validate_seconds(
+            "NotifyLogger", "seconds_between", seconds_between
+        )
+        self._view = None if view is None else validate_view("NotifyLogger", view)
         self._ends = ends
         self._step: int | None = None
-        self._outbox: Outbox  # of one run: what is left of another is not its own
+        self._outbox: Outbox  # one per run: posts left over from another run do not count here
 
     def _begin(self) -> None:
         self._step = None
-        self._outbox = Outbox(self._server, self._retries, self._between)
+        self._outbox = Outbox(self._server, self._retries, self._interval_seconds)
 
     def log(self, state: Any, step: int) -> None:
-        """Post what the view gives, if that is due, soon."""
+        """Enqueue a post about step `step`, if that step is due."""
         self._step = step if isinstance(step, int) else as_step(self, step)
         super().log(state, step)
 
     def _take(self, state: Any, step: int) -> None:
-        trouble = self._outbox.trouble()
-        if trouble is not None:
-            warn_user(trouble)
+        warning = self._outbox.take_warning()
+        if warning is not None:
+            warn_user(warning)
         values: Tree = {}
         if self._view is not None:
             try:
-                values = on_their_way(copied(_checked(self._view(state))))
+                values = start_host_transfer(copy_tree(_validate_values(self._view(state))))
             except Exception as error:
-                add_note(error, f"`NotifyLogger` was looking at step {step} with its view.")
+                add_note(error, f"`NotifyLogger` was calling its view on step {step}.")
                 raise
         self._outbox.offer(Post("step", step, values))
 
@@ -131,33 +138,33 @@ class NotifyLogger(EnteredLogger):
         last = None
         if self._ends:
             event = "finished" if error is None else "failed"
-            last = Post(event, self._step, {}, "" if error is None else _told(error))
+            last = Post(event, self._step, {}, "" if error is None else _format_error(error))
         self._outbox.close(last)
-        trouble = self._outbox.trouble()
-        if trouble is not None:
-            tell_at_end(error, trouble)
+        warning = self._outbox.take_warning()
+        if warning is not None:
+            note_or_warn(error, warning)
 
 
-def _told(error: BaseException) -> str:
-    """An error in words, and then what was added to it."""
+def _format_error(error: BaseException) -> str:
+    """Format an exception, followed by its notes."""
     notes = getattr(error, "__notes__", [])
-    text = described(error).removesuffix(as_sentence("\n".join(notes)))
-    return "\n".join([as_sentence(text.rstrip()), *notes]) if notes else text
+    text = describe_error(error).removesuffix(format_sentence("\n".join(notes)))
+    return "\n".join([format_sentence(text.rstrip()), *notes]) if notes else text
 
 
-def _checked(values: Tree) -> Tree:
-    """What a view gave, if JSON can hold it."""
-    for name, leaf in in_order(values):
+def _validate_values(values: Tree) -> Tree:
+    """Return the values of a view; raise if JSON cannot represent them."""
+    for name, leaf in leaves_with_names(values):
         name = name or "value"
         if not (isinstance(leaf, (str, bool, int, float, complex)) or _is_array(leaf)):
             raise TypeError(
-                f"`NotifyLogger` posts numbers, arrays and texts, and its view gave "
-                f"{received(leaf)} for `{name}`. Convert it in the view."
+                f"`NotifyLogger` posts numbers, arrays and strings, and its view gave "
+                f"{describe_value(leaf)} for `{name}`. Convert it in the view."
             )
-        if np.size(leaf) > MOST_NUMBERS:
+        if np.size(leaf) > MAX_ARRAY_ELEMENTS:
             raise ValueError(
-                f"`NotifyLogger` posts arrays of {MOST_NUMBERS} numbers at most, and its view gave "
-                f"{np.size(leaf)} for `{name}`. Reduce it in the view."
+                f"`NotifyLogger` posts arrays of {MAX_ARRAY_ELEMENTS} numbers at most, and its "
+                f"view gave {np.size(leaf)} for `{name}`. Reduce it in the view."
             )
     return values
 

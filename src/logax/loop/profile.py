@@ -1,9 +1,9 @@
-"""A trace of JAX's profiler over some steps of a loop.
+"""Trace some steps of a loop with JAX's profiler.
 
-`log` comes after a step. So the trace begins at the end of `log` of the step before the first one,
-on entry if that is step 0, and ends in `log` of the last. At both edges the state is waited for:
-what the device still has to do belongs to the side on which it was handed in. (Before step 0 there
-is no state. What was started before the block and is not done yet is in the trace.)
+The loop calls `log` after a step. The trace therefore starts at the end of `log` of the step before
+`start_step`, or on entry if that is step 0, and stops in `log` of `end_step`. It waits for the
+state at both ends, so that work counts for the step that dispatched it. (Before step 0 there is no
+state to wait for: work dispatched before the block and still running is in the trace.)
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from typing import Any
 
 import jax
 
-from logax._support.messages import add_note, received, warn_user
+from logax._support.messages import add_note, describe_value, warn_user
 from logax._support.validation import whole
-from logax.loop import _trace
-from logax.loop._base import EnteredLogger, as_step, outside
-from logax.loop._trace import MARK, ProfileReport, Recording, said_steps
+from logax.loop import _profiler_trace
+from logax.loop._base import ScheduledLogger, as_step, not_entered_error
+from logax.loop._profiler_trace import STEP_MARK, ProfileReport, Recording, format_steps
 
 
-class ProfileLogger(EnteredLogger):
-    """Traces the steps from `start_step` to `end_step`, both included, with JAX's profiler.
+class ProfileLogger(ScheduledLogger):
+    """Trace the steps from `start_step` to `end_step`, both included, with JAX's profiler.
 
         with ProfileLogger("profile", 10, 12) as profile:
             for step in range(100):
@@ -31,25 +31,26 @@ class ProfileLogger(EnteredLogger):
                 profile.log(state, step)
         print(profile.report())
 
-    The trace opens in TensorBoard (`tensorboard --logdir profile`), and its steps are marked there.
-    At its edges the device is waited for; steps before and after cost a comparison.
+    TensorBoard shows the trace with its steps marked (`tensorboard --logdir profile`). The logger
+    waits for the device at both ends of the trace; other steps cost one comparison.
 
-    The trace can only begin and end where `log` is called. If these are other steps, because not
-    every step is logged or the loop is resumed in the middle, a warning says which ones it has. So
-    it does if the loop ends before `end_step`; if the loop fails, the error has it as a note.
+    The trace can start and stop only where the loop calls `log`. A warning names the traced steps
+    if they differ, because the loop does not log every step, is resumed in the middle, or ends
+    before `end_step`. If the loop fails, the exception gets a note instead.
 
     Args:
-      log_dir: The folder for traces; each gets its own in `log_dir/plugins/profile`.
-      start_step: The first step to trace. Let the loop do some before, or compilation is in it.
-      end_step: The last.
-      perfetto: Whether to write a file for https://ui.perfetto.dev too.
-      options: What to trace, as `jax.profiler.ProfileOptions`. By default it is what JAX traces by
-        default without Python's own calls, which would slow down a step with much Python in it, and
-        be most of the events. `python_tracer_level = 1` brings them back.
+      log_dir: Folder for traces; each trace has its own folder in `log_dir/plugins/profile`.
+      start_step: First step to trace. Leave some steps before it, or the trace includes
+        compilation.
+      end_step: Last step to trace.
+      perfetto: If True, also write a file for https://ui.perfetto.dev.
+      options: Options of the profiler, a `jax.profiler.ProfileOptions`. The default is JAX's own,
+        without calls of Python functions, which slow down steps with much Python code and would be
+        most of the events. `python_tracer_level = 1` includes them.
 
     Raises:
-      ValueError: These are no steps.
-      RuntimeError: In `log` or on entry, if another trace is running; that one goes on.
+      ValueError: If the steps are not whole numbers with `0 <= start_step <= end_step`.
+      RuntimeError: On entry or in `log`, if another trace is running, which continues.
     """
 
     def __init__(
@@ -62,16 +63,16 @@ class ProfileLogger(EnteredLogger):
         options: jax.profiler.ProfileOptions | None = None,
     ) -> None:
         super().__init__()
-        self._log_dir = _checked_folder(log_dir)
-        self._start_step, self._end_step = _checked_steps(start_step, end_step)
+        self._log_dir = _validate_folder(log_dir)
+        self._start_step, self._end_step = _validate_steps(start_step, end_step)
         if options is not None and not isinstance(options, jax.profiler.ProfileOptions):
             raise TypeError(
                 "`ProfileLogger` takes `options` as `jax.profiler.ProfileOptions()`, and got "
-                f"{received(options)}."
+                f"{describe_value(options)}."
             )
         self._perfetto, self._options = bool(perfetto), options
-        # The step from which on `log` has something to do: none when the trace is done, and every
-        # one while it runs, and outside of the block, where `log` must raise.
+        # First step on which `log` has work: infinity after the trace, and minus infinity during it
+        # and outside of the block, where `log` must raise.
         self._edge = -math.inf
         self._recording: Recording | None = None
         self._folder: str | None = None
@@ -81,35 +82,35 @@ class ProfileLogger(EnteredLogger):
 
     @property
     def trace_path(self) -> str | None:
-        """The file with the trace (`.xplane.pb`), if there is one."""
-        return None if self._folder is None else _only(self._folder, "*.xplane.pb")
+        """Path of the trace file (`.xplane.pb`), or None before the trace has ended."""
+        return None if self._folder is None else _find_file(self._folder, "*.xplane.pb")
 
     @property
     def perfetto_path(self) -> str | None:
-        """The file for https://ui.perfetto.dev, if it was asked for and there is a trace."""
+        """Path of the file for https://ui.perfetto.dev, or None without `perfetto` or a trace."""
         if self._folder is None or not self._perfetto:
             return None
-        return _only(self._folder, "perfetto_trace.json.gz")
+        return _find_file(self._folder, "perfetto_trace.json.gz")
 
     def report(self) -> ProfileReport:
-        """How long the steps took, and the operations that cost most.
+        """Return the times of the steps, and the most expensive operations.
 
         Raises:
-          RuntimeError: There is no trace yet, or no step in it came to its end.
+          RuntimeError: If there is no trace yet, or it contains no complete step.
         """
         path = self.trace_path
         if path is None and self._folder is not None:
             raise RuntimeError(
-                f"`ProfileLogger.report` reads its trace in {self._folder}, and it is not there "
-                "any more. Call it before the trace is moved."
+                f"`ProfileLogger.report` reads the trace in {self._folder}, which no longer "
+                "exists. Call `report` before you move the trace."
             )
         if path is None:
             raise RuntimeError(
-                "`ProfileLogger.report` needs a trace, and there is none: it is there when step "
-                f"{self._end_step} has been logged, or the `with` block has been left after step "
-                f"{self._start_step}. Call it then."
+                "`ProfileLogger.report` needs a trace, and there is none yet. Call `report` after "
+                f"step {self._end_step} is logged, or after a `with` block that reached step "
+                f"{self._start_step}."
             )
-        return _trace.read_report(path)
+        return _profiler_trace.read_report(path)
 
     def _begin(self) -> None:
         self._folder = None
@@ -119,7 +120,7 @@ class ProfileLogger(EnteredLogger):
             self._edge = self._start_step - 1
 
     def log(self, state: Any, step: int) -> None:
-        """Take in that step `step` is done."""
+        """Mark step `step` as done; start or stop the trace if it is at one of its ends."""
         if not isinstance(step, int):
             step = as_step(self, step)
         if step >= self._edge:
@@ -127,29 +128,29 @@ class ProfileLogger(EnteredLogger):
 
     def _reach(self, state: Any, step: int) -> None:
         if not self._is_entered:
-            raise outside(type(self))
+            raise not_entered_error(type(self))
         if self._recording is not None:
             self._follow(self._recording, state, step)
         elif step < self._end_step:
             jax.block_until_ready(state)
-            self._edge = math.inf  # and so it stays, should there be no trace
+            self._edge = math.inf  # stays so if the trace cannot start
             self._start_at(step + 1)
         else:
             self._edge = math.inf
             warn_user(
-                f"`ProfileLogger` was to trace {self._asked}, and nothing was traced: the first "
-                f"that it was told of is step {step}, when these were over. {ADVICE}"
+                f"`ProfileLogger` was to trace {self._requested_steps}, and nothing was traced: "
+                f"the first step that was logged, step {step}, comes after them. {ADVICE}"
             )
 
     def _start_at(self, step: int) -> None:
-        """Start the trace, the next step being `step`."""
+        """Start the trace with `step`, the next step."""
         self._recording = Recording(self._log_dir, self._perfetto, self._options)
         self._edge = -math.inf
         self._first, self._last = step, step - 1
         self._enter_mark()
 
     def _follow(self, recording: Recording, state: Any, step: int) -> None:
-        """Take in a step that is in the trace."""
+        """Mark a traced step as done, and stop after the last one."""
         if step <= self._last:
             return
         if step >= self._end_step:
@@ -165,18 +166,18 @@ class ProfileLogger(EnteredLogger):
         self._warn()
 
     def _enter_mark(self) -> None:
-        self._mark = jax.profiler.StepTraceAnnotation(MARK, step_num=self._last + 1)
+        self._mark = jax.profiler.StepTraceAnnotation(STEP_MARK, step_num=self._last + 1)
         self._mark.__enter__()
 
-    def _leave_mark(self, is_whole: bool = True) -> None:
+    def _leave_mark(self, is_complete: bool = True) -> None:
         mark, self._mark = self._mark, None
         if mark is not None:
-            if is_whole:
+            if is_complete:
                 mark.set_metadata(last_step=self._last)
             mark.__exit__(None, None, None)
 
     def _finish(self, recording: Recording) -> None:
-        """Stop the trace."""
+        """Stop the recording, and keep the path of its folder."""
         self._recording, self._state = None, None
         self._folder = recording.stop()
 
@@ -186,8 +187,8 @@ class ProfileLogger(EnteredLogger):
         if self._recording is None:
             if is_waiting and error is None:
                 warn_user(
-                    f"`ProfileLogger` was to trace {self._asked}, and nothing was traced: the loop "
-                    f"ended before step {self._start_step}."
+                    f"`ProfileLogger` was to trace {self._requested_steps}, and nothing was "
+                    f"traced: the loop ended before step {self._start_step}."
                 )
         elif error is None:
             self._end_early(self._recording)
@@ -195,20 +196,20 @@ class ProfileLogger(EnteredLogger):
             self._end_failed(self._recording, error)
 
     def _end_early(self, recording: Recording) -> None:
-        """End the trace of a loop that was shorter than it."""
+        """Stop the trace of a loop that ended before `end_step`."""
         try:
-            # What the last steps handed in belongs to them. The mark here is that of no step.
+            # The work that the last steps dispatched belongs to them. This mark has no step.
             leaves = jax.tree.leaves(self._state)
             jax.block_until_ready([x for x in leaves if not _is_deleted(x)])
             self._leave_mark()
         finally:
-            self._leave_mark(is_whole=False)
+            self._leave_mark(is_complete=False)
             self._finish(recording)
         self._warn()
 
     def _end_failed(self, recording: Recording, error: BaseException) -> None:
-        """End the trace of a loop that failed. Nothing is waited for: it might never come."""
-        self._leave_mark(is_whole=False)
+        """Stop the trace of a loop that failed, without waiting for a state that may never come."""
+        self._leave_mark(is_complete=False)
         try:
             self._finish(recording)
         except (OSError, RuntimeError) as failure:
@@ -216,8 +217,8 @@ class ProfileLogger(EnteredLogger):
         else:
             add_note(
                 error,
-                f"`ProfileLogger` was to trace {self._asked}, and the trace has "
-                f"{said_steps(self._steps)}, and what came after: {self.trace_path}",
+                f"`ProfileLogger` was to trace {self._requested_steps}, and the trace has "
+                f"{format_steps(self._steps)} and later work: {self.trace_path}",
             )
 
     @property
@@ -225,52 +226,51 @@ class ProfileLogger(EnteredLogger):
         return range(self._first, self._last + 1)
 
     @property
-    def _asked(self) -> str:
-        return said_steps(range(self._start_step, self._end_step + 1))
+    def _requested_steps(self) -> str:
+        return format_steps(range(self._start_step, self._end_step + 1))
 
     def _warn(self) -> None:
-        """Say what is not as it was asked for, and what viewers will not show."""
+        """Warn if other steps were traced than requested, or more events than viewers show."""
         reasons = []
         if self._first > self._start_step:
             reasons.append(
-                f"it was not told of step {self._start_step - 1}, and began after step "
+                f"step {self._start_step - 1} was not logged, so it started after step "
                 f"{self._first - 1}"
             )
         if self._last > self._end_step:
             reasons.append(
-                f"it was not told of step {self._end_step}, and stopped after step {self._last}"
+                f"step {self._end_step} was not logged, so it stopped after step {self._last}"
             )
         advice = f" {ADVICE}" if reasons else ""
         if self._last < self._end_step:
             reasons.append(f"the loop ended before step {self._last + 1} was logged")
         if reasons:
             warn_user(
-                f"`ProfileLogger` was to trace {self._asked}, and the trace has "
-                f"{said_steps(self._steps)}: {'; '.join(reasons)}.{advice}"
+                f"`ProfileLogger` was to trace {self._requested_steps}, and the trace has "
+                f"{format_steps(self._steps)}: {'; '.join(reasons)}.{advice}"
             )
         self._warn_of_events()
 
     def _warn_of_events(self) -> None:
-        limit = _trace.EVENT_LIMIT
-        number = _trace.count_events(self.trace_path or "")
+        limit = _profiler_trace.MAX_VIEWER_EVENTS
+        number = _profiler_trace.count_events(self.trace_path or "")
         if number >= 0.9 * limit:
             fit = int(0.9 * limit * len(self._steps) / number)
-            least = f": {fit} at most" if fit else ""
+            advice = f": {fit} at most" if fit else ""
             warn_user(
-                f"The trace of {said_steps(self._steps)} ({len(self._steps)} in all) has "
+                f"The trace of {format_steps(self._steps)} ({len(self._steps)} in all) has "
                 f"{number:,} events, and viewers show the first {limit:,} only. Give "
-                f"`ProfileLogger` fewer steps{least}."
+                f"`ProfileLogger` fewer steps{advice}."
             )
 
 
 ADVICE = (
-    "Call `log` after every step, and let `start_step` be a step that comes after the first one "
-    "that is logged."
+    "Call `log` after every step, and choose a `start_step` after the first step that is logged."
 )
 
 
-def _only(folder: str, pattern: str) -> str | None:
-    """The file of a trace, unless somebody has moved it."""
+def _find_file(folder: str, pattern: str) -> str | None:
+    """Return the file of a trace, or None if it was moved."""
     return next(iter(sorted(glob.glob(os.path.join(glob.escape(folder), pattern)))), None)
 
 
@@ -278,10 +278,10 @@ def _is_deleted(leaf: Any) -> bool:
     return isinstance(leaf, jax.Array) and leaf.is_deleted()
 
 
-def _checked_folder(log_dir: Any) -> str:
+def _validate_folder(log_dir: Any) -> str:
     if not isinstance(log_dir, (str, os.PathLike)):
         raise TypeError(
-            f"`ProfileLogger` takes a folder as `log_dir`, and got {received(log_dir)}."
+            f"`ProfileLogger` takes a folder as `log_dir`, and got {describe_value(log_dir)}."
         )
     folder = os.fspath(log_dir)
     if "://" in folder:
@@ -291,7 +291,7 @@ def _checked_folder(log_dir: Any) -> str:
     return os.path.abspath(folder)
 
 
-def _checked_steps(start_step: Any, end_step: Any) -> tuple[int, int]:
+def _validate_steps(start_step: Any, end_step: Any) -> tuple[int, int]:
     start, end = whole(start_step, 0), whole(end_step, 0)
     if start is not None and end is not None and start <= end:
         return start, end

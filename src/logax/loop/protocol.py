@@ -1,11 +1,11 @@
-"""What a logger for a Python loop is, and what is none."""
+"""The protocol of loggers for Python loops, and its validation."""
 
 from __future__ import annotations
 
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar, runtime_checkable
 
-from logax._support.messages import received
+from logax._support.messages import describe_value
 
 State = TypeVar("State")
 State_contra = TypeVar("State_contra", contravariant=True)
@@ -15,25 +15,24 @@ METHODS = ("__enter__", "__exit__", "log")
 
 @runtime_checkable
 class Logger(Protocol[State_contra]):
-    """What a Python loop reports to: a context manager with a method `log(state, step)`.
+    """Protocol of a logger for Python loops: a context manager with a method `log(state, step)`.
 
-    Any class with these three methods is one; there is nothing to inherit from.
+    Any class with these three methods is a logger; it need not inherit from this one.
 
         with logger:
             for step in range(num_steps):
                 state = advance(state)
                 logger.log(state, step)
 
-    The loop calls `log` after every step and knows nothing else. Which steps matter is the logger's
-    affair, by its own schedule, and where nothing is due it neither waits for the device nor
-    fetches anything.
+    The loop calls `log` after every step. The logger selects steps by its own schedule; on other
+    steps it neither waits for the device nor fetches anything.
 
-    `state` is any pytree, and its buffers may be donated to the next step: what is needed of it
-    must be read, or copied, before `log` returns. `step` is a plain int.
+    `state` is any pytree. Its buffers may be donated to the next step, so `log` must read or copy
+    whatever it needs before it returns. `step` is a plain int.
     """
 
     def __enter__(self) -> Self:
-        """Get ready: open files, show the bar."""
+        """Prepare for the loop: open files, show a bar."""
 
     def __exit__(
         self,
@@ -42,14 +41,14 @@ class Logger(Protocol[State_contra]):
         traceback: TracebackType | None,
         /,
     ) -> bool | None:
-        """End all of that, whether the loop came to its end or failed."""
+        """Finish, whether the loop ended normally or failed."""
 
     def log(self, state: State_contra, step: int, /) -> None:
-        """Take in the state that step number `step` has led to."""
+        """Handle the state after step `step`."""
 
 
 class NullLogger:
-    """Does nothing, for warm-up and for loops that are not to be logged."""
+    """Logger that does nothing: the default of `run_loop`, and a way to turn logging off."""
 
     def __enter__(self) -> Self:
         return self
@@ -67,7 +66,7 @@ class NullLogger:
 
 
 def check_logger(what: str, logger: Any) -> None:
-    """Raise an error that teaches, unless this is a logger for Python loops."""
+    """Raise a TypeError with advice unless `logger` is a logger for Python loops."""
     if isinstance(logger, type):
         name = logger.__name__
         raise TypeError(f"{what} takes loggers, and got the class `{name}`. Write `{name}(...)`.")
@@ -77,21 +76,21 @@ def check_logger(what: str, logger: Any) -> None:
         return
     if callable(getattr(logger, "loop", None)):
         raise TypeError(
-            f"{what} takes loggers for Python loops, and got {received(logger)}, which takes the "
-            "logs of functions. Write `logger.loop(view, schedule)` in its place."
+            f"{what} takes loggers for Python loops, and got {describe_value(logger)}, which "
+            "takes the logs of functions. Write `logger.loop(view, schedule)` instead."
         )
     if harvests:
         raise TypeError(
-            f"{what} takes loggers for Python loops, and got {received(logger)}, which follows "
-            "loops that are compiled. Write `logax.loop.TqdmLogger(num_steps)`."
+            f"{what} takes loggers for Python loops, and got {describe_value(logger)}, which "
+            "follows compiled loops. Write `logax.loop.TqdmLogger(num_steps)`."
         )
     hint = ""
     if isinstance(logger, (list, tuple)):
         hint = " Write `CompositeLogger(*loggers)`."
     elif callable(logger):
-        hint = " A function becomes one by `CallbackLogger(fn, schedule)`."
+        hint = " For a function, write `CallbackLogger(fn, schedule)`."
     raise TypeError(
         f"{what} takes loggers, which have the methods `__enter__`, `__exit__` and "
-        f"`log(state, step)`, and got {received(logger)}, which has no {' and no '.join(missing)}."
-        + hint
+        f"`log(state, step)`, and got {describe_value(logger)}, which has no "
+        f"{' and no '.join(missing)}.{hint}"
     )

@@ -1,4 +1,4 @@
-"""A run of a logger for harvested functions, fed from a Python loop: `logger.loop(view)`."""
+"""Log a Python loop to a destination of `logax.loggers`: the result of `logger.loop(view)`."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from typing import Any
 
 from logax._compat import Tree
 from logax._schedule import Schedule
-from logax._support.messages import received
-from logax.loop._base import EnteredLogger, checked_view
+from logax._support.messages import describe_value
+from logax.loop._base import ScheduledLogger, validate_view
 
 
-class RunLoop(EnteredLogger):
-    """Writes what a view gives of the state to a run, on the steps that are due.
+class RunLogger(ScheduledLogger):
+    """Log a view of the state to a run of a logger, on the steps that are due.
 
-    Made by `logger.loop(view, schedule)`. The run opens when the loop is entered, and ends when it
-    is left: finished, or crashed where the loop has failed. The device is not waited for.
+    Created by `logger.loop(view, schedule)`. Entering opens the run; leaving ends it, as finished,
+    or as crashed if the loop failed. It does not wait for the device.
 
     Args:
-      logger: Where the run is.
-      view: From the state to a mapping from names to values.
-      schedule: When: a schedule, or a number n for every n-th step.
-      run: Opens the run: a function that returns a context manager.
+      logger: Logger that the run belongs to.
+      view: Function from the state to a mapping from names to values.
+      schedule: Steps to log: a schedule, or a number n for every n-th step.
+      run: Function that opens the run: it returns a context manager.
     """
 
     def __init__(
@@ -34,8 +34,8 @@ class RunLoop(EnteredLogger):
     ) -> None:
         super().__init__(schedule)
         self._logger, self._run = logger, run
-        self._view = checked_view(f"{type(logger).__name__}.loop", view)
-        self._block = contextlib.ExitStack()  # of the run
+        self._view = validate_view(f"{type(logger).__name__}.loop", view)
+        self._block = contextlib.ExitStack()  # holds the open run
         self._state: Any = None
 
     def _begin(self) -> None:
@@ -46,7 +46,7 @@ class RunLoop(EnteredLogger):
         if not isinstance(values, Mapping):
             raise TypeError(
                 f"The view of `{type(self._logger).__name__}.loop` must give a mapping from names "
-                f"to values, and gave {received(values)}. Write "
+                f"to values, and gave {describe_value(values)}. Write "
                 '`lambda state: {"energy": state.energy}`.'
             )
         self._logger.log(self._state, values, step=step)

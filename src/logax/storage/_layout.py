@@ -1,11 +1,11 @@
-"""What stands where in the file. docs/layout.md specifies it; this is the one place that knows.
+"""Names, shapes and schema of an HDF5 trajectory, as docs/layout.md specifies them.
 
 The names in a file:
 
-    frames/energy   one dataset for each array of a group, with an axis for the rows in front
-    frames/step     the step of each row: a dimension scale
-    logax/schema    what `Layout` holds, as JSON
-    logax/commits   slots for records of what is in the file for good, see `_commits`
+    frames/energy   one dataset per array of a group, with an axis for the rows in front
+    frames/step     step of each row, a dimension scale
+    logax/schema    `FileLayout` as JSON
+    logax/commits   slots for commits, see `_commits`
 """
 
 from __future__ import annotations
@@ -22,76 +22,76 @@ import jax
 import numpy as np
 
 from logax._logdict.export import free_name
-from logax._serialization.dtypes import StorageError, kind_named
-from logax._serialization.trees import Node, Parts, checked, parts_of
+from logax._serialization.dtypes import StorageError, parse_stored_type
+from logax._serialization.trees import LeafPath, Node, leaf_paths, validate_outline
 from logax._version import __version__
-from logax.storage._view import Leaf
+from logax.storage._view import ArrayLayout
 
-VERSION = 2
-_READABLE = (1, 2)
-OWN = "logax"
-SCHEMA, COMMITS = f"{OWN}/schema", f"{OWN}/commits"
-STEP = np.dtype("<i8")
+LAYOUT_VERSION = 2
+_READABLE_VERSIONS = (1, 2)
+RESERVED_NAME = "logax"
+SCHEMA_PATH, COMMITS_PATH = f"{RESERVED_NAME}/schema", f"{RESERVED_NAME}/commits"
+STEP_DTYPE = np.dtype("<i8")
 NO_STEP = -1
 
-_BLOCK = 64 * 2**10  # bytes of rows that are written at once; larger rows are written alone
-_UNFIT = re.compile("[/%\x00\ud800-\udfff]")
-_MOST_ROWS = 2**62
+_TARGET_BLOCK_BYTES = 64 * 2**10  # a larger row is a block by itself
+_ESCAPED_CHARACTERS = re.compile("[/%\x00\ud800-\udfff]")
+_MAX_COUNT = 2**62
 
 
 @dataclasses.dataclass(frozen=True)
-class Group:
-    """One group of the file.
+class GroupLayout:
+    """Layout of one group of the file.
 
     Attributes:
-      parts: Where it stands in the configuration.
-      schedule: What is said of its schedule, for people.
-      is_once: Whether its arrays have no axis for rows.
-      block: How many rows are written at once: a chunk of each dataset.
-      outline: The structure of a row.
-      leaves: The arrays of a row.
+      parts: Keys that lead to the group in the configuration.
+      schedule: `repr` of its schedule, for information only.
+      is_once: True if its arrays have no axis for rows.
+      block_rows: Number of rows that are written at once, as one chunk of each dataset.
+      outline: Structure of a row.
+      leaves: Arrays of a row.
     """
 
-    parts: Parts
+    parts: LeafPath
     schedule: str
     is_once: bool
-    block: int
+    block_rows: int
     outline: Node
-    leaves: tuple[Leaf, ...]
+    leaves: tuple[ArrayLayout, ...]
 
     @functools.cached_property
     def name(self) -> str:
-        """Its name in the file."""
-        return path_of(self.parts)
+        """Name of the group in the file."""
+        return dataset_path(self.parts)
 
     @functools.cached_property
     def paths(self) -> list[str]:
-        """The names of its datasets, one for each leaf."""
-        return [f"{self.name}/{path_of(leaf.parts)}" for leaf in self.leaves]
+        """Paths of the datasets, one per leaf."""
+        return [f"{self.name}/{dataset_path(leaf.parts)}" for leaf in self.leaves]
 
     @functools.cached_property
     def step_path(self) -> str:
-        """The name of the dataset with the steps."""
-        return self.free("step")
+        """Path of the dataset that holds the steps."""
+        return self.unused_path("step")
 
-    def free(self, name: str) -> str:
-        """A name in the group that is like this and that no array has."""
-        tops = {_link(leaf.parts[0]) if leaf.parts else "value" for leaf in self.leaves}
+    def unused_path(self, name: str) -> str:
+        """Return a path in the group that no array has, with `name` or a similar name."""
+        tops = {_link_name(leaf.parts[0]) if leaf.parts else "value" for leaf in self.leaves}
         return f"{self.name}/{free_name(name, tops)}"
 
     @property
     def row_bytes(self) -> int:
-        """What a row takes."""
+        """Size of a row."""
         return sum(leaf.row_bytes for leaf in self.leaves)
 
 
 @dataclasses.dataclass(frozen=True)
-class Layout:
-    """All that is said before the first row."""
+class FileLayout:
+    """Layout of a file, fixed before the first row is written."""
 
     config: Node
-    groups: tuple[Group, ...]
-    version: int = VERSION
+    groups: tuple[GroupLayout, ...]
+    version: int = LAYOUT_VERSION
 
     @property
     def commit_copies(self) -> int:
@@ -105,23 +105,25 @@ class Layout:
 
     @property
     def slot_bytes(self) -> int:
-        """The room for one commit."""
+        """Size of the slot for one commit."""
         tails = sum(
-            0 if group.is_once or group.block == 1 else group.block * (group.row_bytes + 8)
+            0
+            if group.is_once or group.block_rows == 1
+            else group.block_rows * (group.row_bytes + 8)
             for group in self.groups
         )
         leaves = sum(len(group.leaves) for group in self.groups)
         return -(-(4096 + 128 * len(self.groups) + 12 * leaves + tails) // 512) * 512
 
     def to_json(self) -> bytes:
-        """The text that stands in the file."""
+        """Return the schema that is stored in the file."""
         groups = [
             {
                 "name": group.name,
                 "parts": group.parts,
                 "schedule": group.schedule,
                 "once": group.is_once,
-                "block": group.block,
+                "block": group.block_rows,
                 "step": group.step_path,
                 "outline": group.outline,
                 "leaves": [
@@ -129,66 +131,78 @@ class Layout:
                         "name": path,
                         "shape": leaf.shape,
                         "dtype": leaf.kind.name,
-                        "more": leaf.kind.more,
+                        "more": leaf.kind.extra_axes,
                     }
                     for path, leaf in zip(group.paths, group.leaves, strict=True)
                 ],
             }
             for group in self.groups
         ]
-        said = {
+        schema = {
             "layout": self.version,
             "config": self.config,
             "groups": groups,
             "slot_bytes": self.slot_bytes,
             "written_by": {"logax": __version__, "jax": jax.__version__},
         }
-        return json.dumps(said).encode()
+        return json.dumps(schema).encode()
 
     @classmethod
-    def from_json(cls, text: bytes) -> Layout:
-        """The same from a file.
+    def from_json(cls, text: bytes) -> FileLayout:
+        """Return the layout that a stored schema describes.
 
         Raises:
-          StorageError: It is of a newer logax, or no such text.
+          StorageError: A newer logax wrote the schema, or the schema is damaged.
         """
         try:
-            said = json.loads(text)
-            if said["layout"] not in _READABLE:
+            schema = json.loads(text)
+            if schema["layout"] not in _READABLE_VERSIONS:
                 raise StorageError(
-                    f"it has layout {said['layout']!r}, and this logax reads layouts up to "
-                    f"{VERSION}. Read it with the logax that wrote it{_shown_writer(said)}, or a "
-                    "newer one."
+                    f"it has layout {schema['layout']!r}, and this logax reads layouts up to "
+                    f"{LAYOUT_VERSION}. Read it with the logax that wrote it"
+                    f"{_writer_version(schema)}, or a newer one."
                 )
-            groups = tuple(_group(each) for each in said["groups"])
-            layout = cls(checked(said["config"]), groups, _count(said["layout"]))
-            _check_outline(layout.config, [group.parts for group in groups])
+            groups = tuple(_parse_group(each) for each in schema["groups"])
+            layout = cls(validate_outline(schema["config"]), groups, _parse_count(schema["layout"]))
+            if list(leaf_paths(layout.config)) != [group.parts for group in groups]:
+                raise ValueError("the configuration has other groups")
         except (KeyError, TypeError, ValueError, RecursionError) as error:
-            raise StorageError(f"its schema is damaged: {_told(error)}.") from error
+            reason = str(error) if type(error) is ValueError else type(error).__name__
+            raise StorageError(f"its schema is damaged: {reason}.") from error
         return layout
 
-    def difference(self, other: Layout) -> str | None:
-        """What another one, of the same file, has differently; None if rows of both fit."""
+    def describe_difference(self, other: FileLayout) -> str | None:
+        """Return how another layout differs from this one; None if rows of both fit.
+
+        Args:
+          other: The layout of a writer that is to continue the file, which has this layout.
+        """
         mine, theirs = ({group.name: group for group in x.groups} for x in (self, other))
         if mine.keys() != theirs.keys():
-            return f"the groups are {_listed(mine)} in the file, and {_listed(theirs)} now"
+            return f"the groups are {_list_names(mine)} in the file, and {_list_names(theirs)} now"
         for name, group in mine.items():
-            own = theirs[name]
-            if group.is_once != own.is_once:
+            new = theirs[name]
+            if group.is_once != new.is_once:
                 return f"`{name}` is{'' if group.is_once else ' not'} written once in the file"
-            leaves, others = (dict(zip(x.paths, x.leaves, strict=True)) for x in (group, own))
+            leaves, others = (dict(zip(x.paths, x.leaves, strict=True)) for x in (group, new))
             if leaves.keys() != others.keys():
-                return f"the arrays are {_listed(leaves)} in the file, and {_listed(others)} now"
+                return (
+                    f"the arrays are {_list_names(leaves)} in the file, "
+                    f"and {_list_names(others)} now"
+                )
             for path, leaf in leaves.items():
                 if leaf != others[path]:
-                    return f"`{path}` is {leaf.said} in the file, and {others[path].said} now"
-            if group.outline != own.outline:
+                    return (
+                        f"`{path}` is {leaf.description} in the file, "
+                        f"and {others[path].description} now"
+                    )
+            if group.outline != new.outline:
                 return f"`{name}` has containers of other types in the file"
         return None if self.config == other.config else "the configuration has another structure"
 
 
 def axis_names(lengths: Iterable[int]) -> list[str]:
-    """What the axes of a row are called: by length, with a number where one is there twice."""
+    """Return names for the axes of a row: their lengths, numbered where a length repeats."""
     seen: collections.Counter[int] = collections.Counter()
     names = []
     for length in lengths:
@@ -197,32 +211,32 @@ def axis_names(lengths: Iterable[int]) -> list[str]:
     return names
 
 
-def block_rows(row_bytes: int, most: int | None) -> int:
-    """How many rows to write at once."""
-    rows = max(1, _BLOCK // (row_bytes + STEP.itemsize))
-    return rows if most is None else max(1, min(rows, most))
+def choose_block_rows(row_bytes: int, max_rows: int | None) -> int:
+    """Return the number of rows to write at once."""
+    rows = max(1, _TARGET_BLOCK_BYTES // (row_bytes + STEP_DTYPE.itemsize))
+    return rows if max_rows is None else max(1, min(rows, max_rows))
 
 
-def check_names(groups: Sequence[Group]) -> None:
-    """Raise where two things would have one name in the file."""
-    for name in _doubles([group.name for group in groups]):
+def check_names(groups: Sequence[GroupLayout]) -> None:
+    """Raise if two groups or two arrays would have the same name in the file."""
+    for name in _find_conflicts([group.name for group in groups]):
         raise ValueError(
             f"`HDF5StorageWriter` got two groups called `{name}`. Rename one in the configuration."
         )
     for group in groups:
-        if group.name.partition("/")[0] == OWN:
+        if group.name.partition("/")[0] == RESERVED_NAME:
             raise ValueError(
-                f"`HDF5StorageWriter` got a group called `{group.name}`, and keeps `{OWN}` for "
-                "itself. Rename it in the configuration."
+                f"`HDF5StorageWriter` got a group called `{group.name}`, and reserves "
+                f"`{RESERVED_NAME}` for itself. Rename it in the configuration."
             )
-        for path in _doubles(group.paths):
+        for path in _find_conflicts(group.paths):
             raise ValueError(
-                f"The view of `{group.name}` gives two arrays called `{path}`. Rename one."
+                f"The view of `{group.name}` returns two arrays called `{path}`. Rename one."
             )
 
 
-def _doubles(names: Sequence[str]) -> list[str]:
-    """The names that are there twice, or are part of the path of another."""
+def _find_conflicts(names: Sequence[str]) -> list[str]:
+    """Return the names that occur twice, or that continue the path of another name."""
     seen: set[str] = set()
     found = []
     for name in sorted(names):
@@ -233,68 +247,59 @@ def _doubles(names: Sequence[str]) -> list[str]:
     return found
 
 
-def path_of(parts: Parts) -> str:
-    """The name in the file of what stands at a place."""
-    return "/".join(map(_link, parts)) or "value"
+def dataset_path(parts: LeafPath) -> str:
+    """Return the path in the file for the keys that lead to a group or an array."""
+    return "/".join(map(_link_name, parts)) or "value"
 
 
-def _link(part: str) -> str:
-    """A part of a name as HDF5 takes it."""
-    fit = _UNFIT.sub(lambda found: f"%{ord(found[0]):02X}", part)
-    return {"": "%", ".": "%2E"}.get(fit, fit)
+def _link_name(part: str) -> str:
+    """Return a key with the characters escaped that HDF5 does not allow in names."""
+    escaped = _ESCAPED_CHARACTERS.sub(lambda found: f"%{ord(found[0]):02X}", part)
+    return {"": "%", ".": "%2E"}.get(escaped, escaped)
 
 
-def _group(said: Any) -> Group:
-    leaves = tuple(_leaf(each) for each in said["leaves"])
-    group = Group(
-        parts=_texts(said["parts"]),
-        schedule=str(said["schedule"]),
-        is_once=bool(said["once"]),
-        block=max(1, _count(said["block"])),
-        outline=checked(said["outline"]),
+def _parse_group(fields: Any) -> GroupLayout:
+    leaves = tuple(_parse_leaf(each) for each in fields["leaves"])
+    group = GroupLayout(
+        parts=_parse_parts(fields["parts"]),
+        schedule=str(fields["schedule"]),
+        is_once=bool(fields["once"]),
+        block_rows=max(1, _parse_count(fields["block"])),
+        outline=validate_outline(fields["outline"]),
         leaves=leaves,
     )
-    parts = list(parts_of(group.outline))
+    parts = list(leaf_paths(group.outline))
     if len(parts) != len(leaves):
         raise ValueError("a group has an outline for other arrays")
     named = [dataclasses.replace(x, parts=own) for x, own in zip(leaves, parts, strict=True)]
     group = dataclasses.replace(group, leaves=tuple(named))
-    if [each["name"] for each in said["leaves"]] != group.paths or group.name != said["name"]:
-        raise ValueError("a group has other names than its outline says")
+    if [each["name"] for each in fields["leaves"]] != group.paths or group.name != fields["name"]:
+        raise ValueError("a group has other names than its outline")
     return group
 
 
-def _leaf(said: Any) -> Leaf:
-    more, shape = (tuple(_count(n) for n in said[name]) for name in ("more", "shape"))
-    return Leaf((), shape, kind_named(str(said["dtype"]), more))
+def _parse_leaf(fields: Any) -> ArrayLayout:
+    more, shape = (tuple(_parse_count(n) for n in fields[name]) for name in ("more", "shape"))
+    return ArrayLayout((), shape, parse_stored_type(str(fields["dtype"]), more))
 
 
-def _check_outline(config: Node, found: list[Parts]) -> None:
-    if list(parts_of(config)) != found:
-        raise ValueError("the configuration has other groups")
-
-
-def _texts(parts: Iterable[Any]) -> Parts:
+def _parse_parts(parts: Iterable[Any]) -> LeafPath:
     if not all(isinstance(part, str) for part in parts):
-        raise ValueError("a name is no text")
+        raise ValueError("a name is not a string")
     return tuple(parts)
 
 
-def _count(n: Any) -> int:
-    if isinstance(n, bool) or not isinstance(n, int) or not 0 <= n < _MOST_ROWS:
-        raise ValueError("a number in it is none")
+def _parse_count(n: Any) -> int:
+    if isinstance(n, bool) or not isinstance(n, int) or not 0 <= n < _MAX_COUNT:
+        raise ValueError("a number is not a valid count")
     return n
 
 
-def _listed(names: Iterable[str]) -> str:
+def _list_names(names: Iterable[str]) -> str:
     return ", ".join(f"`{name}`" for name in names) or "none"
 
 
-def _shown_writer(said: Any) -> str:
-    writer = said.get("written_by")
+def _writer_version(schema: Any) -> str:
+    writer = schema.get("written_by")
     writer = writer.get("logax") if isinstance(writer, dict) else None
     return f" ({writer})" if isinstance(writer, str) and len(writer) < 40 else ""
-
-
-def _told(error: Exception) -> str:
-    return str(error) if type(error) is ValueError else type(error).__name__

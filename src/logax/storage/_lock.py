@@ -1,79 +1,71 @@
-"""Who writes to a file: at most one writer, and whoever looks can tell whether it lives.
+"""The lock that admits one writer to a file, and HDF5's mark in files that are open for writing.
 
-A writer holds a shared lock on its file (`flock`, which ends with the process, whatever happens to
-it). Readers of HDF5 take shared locks too, and so may look; another writer asks for an exclusive
-one, and is refused.
+A writer holds a shared `flock` on its file, which the operating system releases when the process
+ends, for whatever reason. HDF5 readers take shared locks too, so they can read meanwhile; another
+writer asks for an exclusive lock, and fails.
 
-HDF5 notes that somebody writes, too, in the first bytes of the file. That note outlives a writer
-that was killed, and then keeps HDF5 from opening the file: here it is looked at, and taken back.
+HDF5 also marks a file as open for writing, in the first bytes of the file. The mark of a writer
+that was killed remains, and HDF5 then refuses to open the file. This module reads and clears the
+mark.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
-import fcntl
 import os
 import struct
 import time
 
 from logax._serialization.dtypes import StorageError
+from logax._support import locks
 from logax.storage._checksums import lookup3
 
-SUPERBLOCK = 48  # bytes of version 3, which begins the file
-_BEGIN = b"\x89HDF\r\n\x1a\n\x03\x08\x08"
-_FLAGS, _END, _CHECK = 11, 28, 44  # offsets
-_TRIES, _PAUSE = 5, 0.002  # seconds
-_NO_LOCKS = {errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOLCK}  # of file systems without
+SUPERBLOCK_BYTES = 48  # version 3, at the beginning of the file
+_SUPERBLOCK_PREFIX = b"\x89HDF\r\n\x1a\n\x03\x08\x08"
+_FLAGS_OFFSET, _END_OFFSET, _CHECKSUM_OFFSET = 11, 28, 44
+_LOCK_ATTEMPTS, _LOCK_RETRY_SECONDS = 5, 0.002
 
 
-class Claim:
-    """A file descriptor of a file that nobody else writes to.
+class WriteLock:
+    """The exclusive right to write to a file, with a file descriptor for it.
 
     Raises:
-      StorageError: Somebody does.
+      StorageError: Another writer or another program has the file open.
     """
 
     def __init__(self, path: str) -> None:
         self._path = path
         self.fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
-            self._lock(fcntl.LOCK_EX)
-            if not self._is_named():  # another writer has replaced it since it was opened
-                raise self._taken()
+            self._take(shared=False)
+            if not locks.is_current_file(self.fd, path):  # another writer has replaced the file
+                raise self._in_use_error()
         except BaseException:
             os.close(self.fd)
             raise
 
-    def let_readers_in(self) -> None:
-        """Go on with a lock that allows others to look.
+    def admit_readers(self) -> None:
+        """Replace the exclusive lock by a shared one.
 
         Raises:
-          StorageError: Another writer was quicker: for a moment there is no lock.
+          StorageError: Another writer took the lock in between, as the change is not atomic.
         """
-        self._lock(fcntl.LOCK_SH)
+        self._take(shared=True)
 
     def release(self) -> None:
-        """Let others write."""
+        """Close the file descriptor, which releases the lock."""
         with contextlib.suppress(OSError):
             os.close(self.fd)
 
-    def _lock(self, kind: int) -> None:
-        """Have a lock, or raise; who looks whether somebody writes has it for a moment."""
-        for _ in range(_TRIES):
-            if _locked(self.fd, kind):
+    def _take(self, *, shared: bool) -> None:
+        """Take a lock, or raise. A process that tests the lock may hold it for a moment."""
+        for _ in range(_LOCK_ATTEMPTS):
+            if locks.lock(self.fd, shared=shared, wait=False):
                 return
-            time.sleep(_PAUSE)
-        raise self._taken()
+            time.sleep(_LOCK_RETRY_SECONDS)
+        raise self._in_use_error()
 
-    def _is_named(self) -> bool:
-        """Whether the file is still the one of this name."""
-        try:
-            return os.path.samestat(os.fstat(self.fd), os.stat(self._path))
-        except FileNotFoundError:
-            return False
-
-    def _taken(self) -> StorageError:
+    def _in_use_error(self) -> StorageError:
         return StorageError(
             f"`HDF5StorageWriter` got {self._path}, which another writer, or another program, has "
             "open. Wait for it, or write to another file. A writer of this process that was "
@@ -81,67 +73,45 @@ class Claim:
         )
 
 
-def is_written(fd: int) -> bool:
-    """Whether somebody writes to a file now, or another program has it open.
+def read_clean_superblock(fd: int, end: int) -> bytes:
+    """Return the first bytes of a file, with HDF5's mark for open files cleared.
 
-    Where the file system cannot tell, somebody may.
+    Args:
+      fd: Descriptor of the file.
+      end: Minimum for the end of the file that the superblock states, which may be out of date.
     """
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError as error:
-        if error.errno not in _NO_LOCKS | {errno.EBADF}:  # NFS wants files open for writing
-            raise
-        return True
-    fcntl.flock(fd, fcntl.LOCK_UN)
-    return False
-
-
-def _locked(fd: int, kind: int) -> bool:
-    try:
-        fcntl.flock(fd, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError as error:
-        if error.errno not in _NO_LOCKS:
-            raise
-    return True
-
-
-def unmarked(fd: int, end: int) -> bytes:
-    """The beginning of a file, without HDF5's note that somebody writes to it.
-
-    Where the file ends is noted too, and not always up to date: it becomes `end`.
-    """
-    block = bytearray(os.pread(fd, SUPERBLOCK, 0))
-    check = lookup3(bytes(block[:_CHECK])).to_bytes(4, "little")
-    if block[: len(_BEGIN)] == _BEGIN and block[_CHECK:] == check:
-        block[_FLAGS] = 0
-        (noted,) = struct.unpack_from("<Q", block, _END)
-        struct.pack_into("<Q", block, _END, max(noted, end))
-        struct.pack_into("<I", block, _CHECK, lookup3(bytes(block[:_CHECK])))
+    block = bytearray(os.pread(fd, SUPERBLOCK_BYTES, 0))
+    check = lookup3(bytes(block[:_CHECKSUM_OFFSET])).to_bytes(4, "little")
+    has_prefix = block[: len(_SUPERBLOCK_PREFIX)] == _SUPERBLOCK_PREFIX
+    if has_prefix and block[_CHECKSUM_OFFSET:] == check:
+        block[_FLAGS_OFFSET] = 0
+        (stated,) = struct.unpack_from("<Q", block, _END_OFFSET)
+        struct.pack_into("<Q", block, _END_OFFSET, max(stated, end))
+        struct.pack_into("<I", block, _CHECKSUM_OFFSET, lookup3(bytes(block[:_CHECKSUM_OFFSET])))
     return bytes(block)
 
 
-def mend_after_kill(fd: int) -> None:
-    """Have HDF5 open a file whose writer was killed, and write nothing over what is there."""
-    os.pwrite(fd, unmarked(fd, os.fstat(fd).st_size), 0)
+def clear_write_mark(fd: int) -> None:
+    """Clear HDF5's mark in a file whose writer was killed, so that HDF5 opens the file.
 
-
-def is_marked(fd: int) -> bool:
-    """Whether HDF5 has noted in a file that it is open for writing, and has not taken that back."""
-    return any(os.pread(fd, SUPERBLOCK, 0)[_FLAGS : _FLAGS + 1])
-
-
-def cut_off(fd: int) -> None:
-    """Have what is still written to this descriptor go nowhere.
-
-    HDF5 crashes at exit if it cannot write what it holds back; and in a process that was forked it
-    must not write what is the other process's.
+    The end of the file in the superblock becomes the real one, so that HDF5 overwrites nothing.
     """
-    nowhere = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    os.pwrite(fd, read_clean_superblock(fd, os.fstat(fd).st_size), 0)
+
+
+def has_write_mark(fd: int) -> bool:
+    """Return whether HDF5 has marked a file as open for writing."""
+    return any(os.pread(fd, SUPERBLOCK_BYTES, 0)[_FLAGS_OFFSET : _FLAGS_OFFSET + 1])
+
+
+def redirect_to_devnull(fd: int) -> None:
+    """Discard all further writes to a descriptor.
+
+    HDF5 crashes at exit if it cannot write its buffers. In a forked process it must not write the
+    buffers of the parent process.
+    """
+    devnull = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     try:
-        os.dup2(nowhere, fd, inheritable=False)
+        os.dup2(devnull, fd, inheritable=False)
     finally:
-        os.close(nowhere)
+        os.close(devnull)

@@ -1,21 +1,18 @@
-"""The file that is being written, as the thread behind a writer sees it.
+"""The file that a writer thread writes.
 
 Rows are gathered in blocks. A whole block is written to the datasets, chunk by chunk, each once and
-with its checksum; a block that is not whole goes into the commits. `commit` makes all that was
-added so far safe: it first has HDF5 pass on what is in the datasets, and then writes a commit.
-Rows are added by the step, in all groups at once, so that every commit ends all groups at the same
-step.
+with its checksum; an incomplete block is stored in the commits. `Trajectory.commit` makes all rows
+safe: it makes HDF5 flush the datasets, and then writes a commit. `Trajectory.add` adds the rows of
+a step to all groups at once, so every commit ends at the same step in all groups.
 
-The file comes under its name when it can be read: it is made under another name before. From
-then on it is in HDF5's mode for one writer and many readers, in which HDF5 orders its writes such
-that the file can be read at any moment, also if no further one follows.
+A new file is created under a temporary name, and gets its own name once it can be read. From then
+on it is in HDF5's single-writer, multiple-reader mode, in which HDF5 orders its writes so that the
+file can be read at any moment, even if no further write follows.
 
-From where a file that is there goes on.
-
-Rows at and after the step that a run begins with are dropped. Where these are the last ones of a
-group, the group ends before them; where rows that stay stand among them, a cut says which are void
-(see `_commits`). Blocks that are whole stay in the datasets, and what is left of the one after them
-goes back into the commit until it is whole.
+A run that continues a file drops the rows at and after its first step. If these are the last rows
+of a group, the group ends before them; if other rows are among them, a cut marks the void ones (see
+`_commits`). Whole blocks stay in the datasets, and the remaining rows go back into the commit until
+their block is whole.
 """
 
 from __future__ import annotations
@@ -29,108 +26,131 @@ from typing import Any
 import numpy as np
 
 from logax._serialization.dtypes import StorageError
-from logax._support.files import part_beside
-from logax._support.imports import imported
-from logax._support.messages import described
-from logax.storage._commits import HEAD, Commit, Numbers, Stand, encoded
+from logax._support.files import partial_path
+from logax._support.imports import import_optional
+from logax._support.messages import describe_error
+from logax.storage._commits import HEAD_BYTES, Commit, GroupCommit, Numbers, encode_commit
 from logax.storage._datasets import OnceStore, RowStore, create_datasets
-from logax.storage._layout import COMMITS, Group, Layout
-from logax.storage._lock import Claim, cut_off, mend_after_kill
-from logax.storage._source import Source, valid
+from logax.storage._layout import COMMITS_PATH, FileLayout, GroupLayout
+from logax.storage._lock import WriteLock, clear_write_mark, redirect_to_devnull
+from logax.storage._trajectory_source import TrajectorySource, valid_row_mask
 from logax.storage._view import View
 
-_BOUNDS = ("v110", "v110")  # HDF5 1.10 and all later ones can read it
+_HDF5_VERSION_BOUNDS = ("v110", "v110")  # HDF5 1.10 and later read the file
 
 
 class Trajectory:
-    """An open file, to which rows are added."""
+    """A trajectory that is open for writing.
+
+    Args:
+      path: Path of the file.
+      file: The h5py file.
+      lock: Lock on the file, which this object releases.
+      layout: Layout of the file.
+      views: View of each group.
+      commit: Commit to continue from.
+    """
 
     def __init__(
         self,
         path: str,
         file: Any,
-        claim: Claim,
-        layout: Layout,
+        lock: WriteLock,
+        layout: FileLayout,
         views: Sequence[View],
         commit: Commit,
     ) -> None:
-        self._file, self._claim, self._layout = file, claim, layout
+        self._file, self._lock, self._layout = file, lock, layout
         self._path = path
-        self._handle = file.id.get_vfd_handle()
-        self._size = 0  # of the file, as far as this process has written it
-        self._head, self._head_place = b"", 0  # first bytes of the last commit
+        self._hdf5_fd = file.id.get_vfd_handle()
+        self._file_size = 0  # minimum, after the writes of this process
+        self._head, self._head_offset = b"", 0  # first bytes of the last commit
         self._commit = commit
-        self._is_gone = False
-        self._is_whole = True  # no step is only partly in the stores
-        self._start = file[COMMITS].id.get_offset()
+        self._is_lost = False  # another program has deleted or truncated the file
+        self._has_whole_steps = True  # no step is only partly in the stores
+        self._commits_offset = file[COMMITS_PATH].id.get_offset()
         self.stores: list[OnceStore | RowStore] = [
-            (OnceStore if group.is_once else RowStore)(file, group, view, stand)
-            for group, view, stand in zip(layout.groups, views, commit.groups, strict=True)
+            (OnceStore if group.is_once else RowStore)(file, group, view, group_commit)
+            for group, view, group_commit in zip(layout.groups, views, commit.groups, strict=True)
         ]
 
     @classmethod
-    def created(
+    def create(
         cls,
         path: str,
-        layout: Layout,
+        layout: FileLayout,
         views: Sequence[View],
         extents: Sequence[int],
         *,
         total_steps: int | None,
-        level: int | None,
+        gzip_level: int | None,
         replaces: bool,
         sync: bool,
     ) -> Trajectory:
-        """A new file, of datasets that have so many rows to begin with."""
-        h5py = imported("h5py", "HDF5StorageWriter", "hdf5")
-        whole = os.path.realpath(path)
-        part = part_beside(whole)
-        file = claim = None
+        """Create a file.
+
+        Args:
+          path: Path of the file.
+          layout: Layout of the file.
+          views: View of each group.
+          extents: Initial number of rows of each group.
+          total_steps: Number of steps of the run, None if unknown.
+          gzip_level: Compression level, None for no compression.
+          replaces: True to replace an existing file.
+          sync: True to wait for the disk.
+
+        Raises:
+          FileExistsError: The file exists, and `replaces` is False.
+        """
+        h5py = import_optional("h5py", "HDF5StorageWriter", "hdf5")
+        final = os.path.realpath(path)
+        partial = partial_path(final)
+        file = lock = None
         try:
-            file = h5py.File(part, "x", libver=_BOUNDS, locking=False)
-            create_datasets(file, layout, extents, level)
+            file = h5py.File(partial, "x", libver=_HDF5_VERSION_BOUNDS, locking=False)
+            create_datasets(file, layout, extents, gzip_level)
             file.swmr_mode = True
-            claim = Claim(part)
-            claim.let_readers_in()
-            stands = [Stand.at_start(group) for group in layout.groups]
-            commit = Commit(0, 0, 0, total_steps, False, stands)
-            trajectory = cls(whole, file, claim, layout, views, commit)
-            trajectory._write_commit(everywhere=True)
+            lock = WriteLock(partial)
+            lock.admit_readers()
+            groups = [GroupCommit.empty(group) for group in layout.groups]
+            commit = Commit(0, 0, 0, total_steps, False, groups)
+            trajectory = cls(final, file, lock, layout, views, commit)
+            trajectory._write_commit(all_slots=True)
             file.flush()
             if sync:
-                os.fsync(claim.fd)
-            _move(part, whole, replaces)
+                os.fsync(lock.fd)
+            _move(partial, final, replaces)
             if sync:
-                _sync_folder(whole)
+                _sync_directory(final)
         except BaseException:
             if file is not None:
-                _close_spoilt(file)
-            if claim is not None:
-                claim.release()
+                _close_discarding(file)
+            if lock is not None:
+                lock.release()
             raise
         finally:
             with contextlib.suppress(FileNotFoundError):
-                os.unlink(part)
+                os.unlink(partial)
         return trajectory
 
     @classmethod
-    def continued(
+    def reopen(
         cls,
         path: str,
-        claim: Claim,
-        layout: Layout,
+        lock: WriteLock,
+        layout: FileLayout,
         views: Sequence[View],
         commit: Commit,
         *,
         sync: bool,
     ) -> Trajectory:
-        """Go on with a file from a commit, which replaces all others.
+        """Continue a file from a commit, which replaces all others.
 
-        The commit says that rows are dropped. It must be in all slots before others are written
-        over these rows: no damage may bring them back.
+        The commit drops rows. It must be in all slots before new rows overwrite these: otherwise
+        damage to a slot could bring the dropped rows back.
         """
-        h5py = imported("h5py", "HDF5StorageWriter", "hdf5")
-        mend_after_kill(claim.fd)
+        h5py = import_optional("h5py", "HDF5StorageWriter", "hdf5")
+        clear_write_mark(lock.fd)
         access = h5py.h5p.create(h5py.h5p.FILE_ACCESS)
         access.set_libver_bounds(h5py.h5f.LIBVER_V110, h5py.h5f.LIBVER_V110)
         access.set_file_locking(False, True)
@@ -139,45 +159,45 @@ class Trajectory:
             file = h5py.File(h5py.h5f.open(os.fsencode(path), flags, fapl=access))
         except (OSError, RuntimeError) as error:
             raise StorageError(
-                f"`HDF5StorageWriter` cannot continue {path}: {described(error)} If this process "
-                "has it open, in a reader or in h5py, close it there first."
+                f"`HDF5StorageWriter` cannot continue {path}: {describe_error(error)} If this "
+                "process has it open, in a reader or in h5py, close it there first."
             ) from error
         try:
-            trajectory = cls(path, file, claim, layout, views, commit)
-            trajectory._write_commit(everywhere=True)
+            trajectory = cls(path, file, lock, layout, views, commit)
+            trajectory._write_commit(all_slots=True)
             if sync:
-                os.fsync(claim.fd)
-            claim.let_readers_in()
+                os.fsync(lock.fd)
+            lock.admit_readers()
         except BaseException:
-            _close_spoilt(file)
+            _close_discarding(file)
             raise
         return trajectory
 
     @property
     def actual_steps(self) -> int:
-        """How many steps have run, by the last commit."""
+        """Number of steps that have run, as of the last commit."""
         return self._commit.actual_steps
 
     @property
     def never_written(self) -> list[str]:
-        """The groups that are written once and were not."""
-        groups = zip(self._layout.groups, self._commit.groups, strict=True)
-        return [group.name for group, own in groups if group.is_once and own.checks is None]
+        """Names of the groups that are written once, and have not been written."""
+        pairs = zip(self._layout.groups, self._commit.groups, strict=True)
+        return [group.name for group, own in pairs if group.is_once and own.checksums is None]
 
     @property
     def safe_rows(self) -> dict[str, int]:
-        """How many rows of each group are safe."""
-        groups = zip(self._layout.groups, self._commit.groups, strict=True)
-        return {group.name: 0 if self._is_gone else stand.number for group, stand in groups}
+        """Number of safe rows of each group."""
+        pairs = zip(self._layout.groups, self._commit.groups, strict=True)
+        return {group.name: 0 if self._is_lost else own.valid_rows for group, own in pairs}
 
     def add(self, rows: Sequence[tuple[int, Sequence[Numbers]]], step: int) -> None:
         """Add the rows of one step, each with the number of its group: all of them or none."""
         stores = [(self.stores[number], row) for number, row in rows]
-        self._write_full(stores)  # blocks that could not be written in an earlier run
-        self._is_whole = False
+        self._write_full(stores)  # an earlier run may have failed to write a full block
+        self._has_whole_steps = False
         for store, row in stores:
             store.append(row, step)
-        self._is_whole = True
+        self._has_whole_steps = True
         self._write_full(stores)
 
     def _write_full(self, stores: Sequence[tuple[OnceStore | RowStore, Any]]) -> None:
@@ -186,72 +206,72 @@ class Trajectory:
             self._check_size()
             for store in full:
                 store.write()
-            self._size = os.fstat(self._claim.fd).st_size
+            self._file_size = os.fstat(self._lock.fd).st_size
 
     def commit(self, actual_steps: int, *, sync: bool) -> None:
-        """Make all rows safe that were added."""
+        """Make all added rows safe."""
         self._check_contents()
         self._flush(sync)
-        self._commit_stands(actual_steps, sync=sync)
-        self._check_name()
+        self._commit_groups(actual_steps, sync=sync)
+        self._check_path()
 
     def finish(self, actual_steps: int, *, sync: bool, is_complete: bool) -> None:
-        """Write all that is left, and close the file."""
+        """Write all remaining rows, and close the file."""
         self._check_contents()
         for store in self.stores:
             store.finish()
         self._flush(sync)
-        self._commit_stands(actual_steps, is_complete=is_complete, sync=sync)
-        self._check_name()
+        self._commit_groups(actual_steps, is_complete=is_complete, sync=sync)
+        self._check_path()
         self._file.close()
-        self._claim.release()
+        self._lock.release()
 
     def abandon(self, actual_steps: int) -> None:
-        """Leave the file after a failure, with the rows that need no more room.
+        """Close the file after a failure, with a last commit of the rows that fit into it.
 
-        A commit counts the same steps in all groups. Where HDF5 still holds rows of one group, or a
-        step is only partly there, the last commit stays.
+        A commit counts the same steps in all groups. If HDF5 still buffers rows of a group, or a
+        step is only partly in the stores, the previous commit remains the last one.
         """
         try:
             is_flushed = all(store.is_flushed for store in self.stores)
-            if self._is_whole and is_flushed and not self._is_gone:
-                self._commit_stands(actual_steps)
-        except (OSError, StorageError):  # then those of the last commit are safe
+            if self._has_whole_steps and is_flushed and not self._is_lost:
+                self._commit_groups(actual_steps)
+        except (OSError, StorageError):  # the rows of the previous commit are safe
             pass
         finally:
-            _close_spoilt(self._file)
-            self._claim.release()
+            _close_discarding(self._file)
+            self._lock.release()
 
     def disown(self) -> None:
-        """Never touch the file again, in a process that was forked."""
-        cut_off(self._handle)
-        self._claim.release()
+        """Never touch the file again, in a forked process."""
+        redirect_to_devnull(self._hdf5_fd)
+        self._lock.release()
 
     def _check_size(self) -> None:
         """Raise if another program has truncated the file, before HDF5 writes behind the hole."""
-        size = os.fstat(self._claim.fd).st_size
-        if size < self._size:
-            self._is_gone = True
+        size = os.fstat(self._lock.fd).st_size
+        if size < self._file_size:
+            self._is_lost = True
             raise StorageError(
                 "another program truncated the file while it was being written, from "
-                f"{self._size} to {size} bytes"
+                f"{self._file_size} to {size} bytes"
             )
 
     def _check_contents(self) -> None:
-        """Raise if another program has truncated the file, or has written over the last commit."""
+        """Raise if another program has truncated the file, or overwritten the last commit."""
         self._check_size()
-        if os.pread(self._claim.fd, len(self._head), self._head_place) != self._head:
-            self._is_gone = True
+        if os.pread(self._lock.fd, len(self._head), self._head_offset) != self._head:
+            self._is_lost = True
             raise StorageError(
                 "another program truncated the file, or wrote to it, while it was being written"
             )
 
-    def _check_name(self) -> None:
-        """Raise if the file is not the one of its name any more.
+    def _check_path(self) -> None:
+        """Raise if the path does not lead to the file any more.
 
-        Nobody finds the rows of a deleted file; those of a renamed one are safe.
+        The rows of a deleted file are lost; those of a renamed one are safe.
         """
-        own = os.fstat(self._claim.fd)
+        own = os.fstat(self._lock.fd)
         try:
             found = os.stat(self._path)
         except (FileNotFoundError, NotADirectoryError):
@@ -260,152 +280,162 @@ class Trajectory:
             if os.path.samestat(found, own):
                 return
             what = "replaced by another one"
-        self._is_gone = not own.st_nlink
+        self._is_lost = not own.st_nlink
         raise StorageError(f"the file was {what} while it was being written")
 
     def _flush(self, sync: bool) -> None:
         self._file.flush()
         if sync:
-            os.fsync(self._claim.fd)
-        self._size = os.fstat(self._claim.fd).st_size
+            os.fsync(self._lock.fd)
+        self._file_size = os.fstat(self._lock.fd).st_size
         for store in self.stores:
-            store.flushed()
+            store.mark_flushed()
 
-    def _commit_stands(
+    def _commit_groups(
         self, actual_steps: int, *, is_complete: bool = False, sync: bool = False
     ) -> None:
+        """Write a commit of all rows in the stores."""
         before = self._commit
-        stands = [store.stand() for store in self.stores]
+        groups = [store.group_commit() for store in self.stores]
         self._commit = dataclasses.replace(
             before,
             sequence=before.sequence + 1,
             actual_steps=actual_steps,
             is_complete=is_complete,
-            groups=stands,
+            groups=groups,
         )
         try:
-            self._write_commit(everywhere=is_complete)
+            self._write_commit(all_slots=is_complete)
             if sync:
-                os.fsync(self._claim.fd)
+                os.fsync(self._lock.fd)
         except BaseException:
             self._commit = before
             raise
 
-    def _write_commit(self, *, everywhere: bool = False) -> None:
+    def _write_commit(self, *, all_slots: bool = False) -> None:
         """Write the commit over the last but one, or into all slots."""
-        data = encoded(self._commit, self._layout.version)
-        room = self._layout.slot_bytes
-        if len(data) > room:
+        data = encode_commit(self._commit, self._layout.version)
+        slot_bytes = self._layout.slot_bytes
+        if len(data) > slot_bytes:
             raise StorageError(
-                f"A commit takes {len(data)} bytes, and there is room for {room}: the file was "
-                "continued too often in the middle of rows out of order. Write to a new one."
+                f"A commit takes {len(data)} bytes, and there is room for {slot_bytes}: the file "
+                "was continued too often in the middle of rows out of order. Write to a new one."
             )
         copies, first = self._layout.commit_copies, self._commit.sequence % 2
-        self._head, self._head_place = data[:HEAD], self._start + first * copies * room
-        for pair in (first, 1 - first) if everywhere else (first,):
+        self._head = data[:HEAD_BYTES]
+        self._head_offset = self._commits_offset + first * copies * slot_bytes
+        for pair in (first, 1 - first) if all_slots else (first,):
             for slot in range(pair * copies, (pair + 1) * copies):
-                _write_all(self._claim.fd, data, self._start + slot * room)
+                _write_all(self._lock.fd, data, self._commits_offset + slot * slot_bytes)
 
 
-def _write_all(fd: int, data: bytes, at: int) -> None:
+def _write_all(fd: int, data: bytes, offset: int) -> None:
     view = memoryview(data)
     while view:
-        written = os.pwrite(fd, view, at)
-        view, at = view[written:], at + written
+        written = os.pwrite(fd, view, offset)
+        view, offset = view[written:], offset + written
 
 
-def _move(part: str, whole: str, replaces: bool) -> None:
-    """Give a file its name; where that is taken, only if it is to be replaced."""
+def _move(partial: str, final: str, replaces: bool) -> None:
+    """Rename a file; raise if a file of that name exists, unless it is to be replaced."""
     if replaces:
-        os.replace(part, whole)
+        os.replace(partial, final)
         return
     try:
-        os.link(part, whole)
+        os.link(partial, final)
     except FileExistsError:
         raise
-    except OSError:  # pragma: no cover - of a file system without links
-        if os.path.lexists(whole):
-            raise FileExistsError(whole) from None
-        os.rename(part, whole)
+    except OSError:  # pragma: no cover - file systems without links
+        if os.path.lexists(final):
+            raise FileExistsError(final) from None
+        os.rename(partial, final)
 
 
-def _sync_folder(path: str) -> None:
-    """Have the disk know the name of a file."""
-    folder = os.open(os.path.dirname(path), os.O_RDONLY)
+def _sync_directory(path: str) -> None:
+    """Wait until the name of a file is on the disk."""
+    directory = os.open(os.path.dirname(path), os.O_RDONLY)
     try:
-        os.fsync(folder)
+        os.fsync(directory)
     finally:
-        os.close(folder)
+        os.close(directory)
 
 
-def _close_spoilt(file: Any) -> None:
-    """Close a file that HDF5 could not write to; what it still wants to write goes nowhere."""
+def _close_discarding(file: Any) -> None:
+    """Close a file that HDF5 could not write to, and discard the buffers of HDF5."""
     if file.id.valid:
-        cut_off(file.id.get_vfd_handle())
+        redirect_to_devnull(file.id.get_vfd_handle())
         with contextlib.suppress(OSError, RuntimeError):
             file.close()
 
 
-def resumed(
-    path: str, layout: Layout, start: int | None, total: int | None
-) -> tuple[Layout, Commit]:
-    """The layout of a file, and the commit with which it goes on: with the rows before `start`.
+def plan_continuation(
+    path: str, layout: FileLayout, start_step: int | None, total_steps: int | None
+) -> tuple[FileLayout, Commit]:
+    """Return the layout of an existing file, and the commit to continue it with.
+
+    Args:
+      path: Path of the file.
+      layout: Layout of the writer.
+      start_step: First step of the run; the commit drops rows at and after it. None keeps all rows.
+      total_steps: Number of steps of the run, None for the number in the file.
 
     Raises:
-      StorageError: It cannot be read, or rows of `layout` do not fit into it.
+      StorageError: The file cannot be read, or has other groups or arrays than `layout`.
     """
-    with Source(path, "HDF5StorageWriter") as source:
-        difference = source.layout.difference(layout)
+    with TrajectorySource(path, "HDF5StorageWriter") as source:
+        difference = source.layout.describe_difference(layout)
         if difference is not None:
             raise StorageError(
                 f"`HDF5StorageWriter` cannot continue {path} with other groups or arrays: "
                 f"{difference}. Write to another file."
             )
-        before = source.commit
-        groups = [_kept(source, number, start) for number in range(len(before.groups))]
-        steps = before.actual_steps if start is None else min(before.actual_steps, start)
-        total = before.total_steps if total is None else total
-        runs = before.runs + 1
-        kept = before.kept_by(runs, groups)
-        return source.layout, Commit(before.sequence + 1, runs, steps, total, False, groups, kept)
+        last = source.commit
+        groups = [_drop_rows(source, number, start_step) for number in range(len(last.groups))]
+        steps = last.actual_steps if start_step is None else min(last.actual_steps, start_step)
+        total = last.total_steps if total_steps is None else total_steps
+        runs = last.runs + 1
+        kept = last.kept_entries(runs, groups)
+        return source.layout, Commit(last.sequence + 1, runs, steps, total, False, groups, kept)
 
 
-def _kept(source: Source, number: int, start: int | None) -> Stand:
-    group, stand = source.layout.groups[number], source.commit.groups[number]
+def _drop_rows(source: TrajectorySource, number: int, start_step: int | None) -> GroupCommit:
+    """Return the commit of a group without the rows at and after `start_step`."""
+    group, commit = source.layout.groups[number], source.commit.groups[number]
     if group.is_once:
-        return Stand.at_start(group) if start == 0 else stand
-    steps = source.steps(number)
-    end, cuts = len(steps), stand.cuts
-    if start is not None:
-        late = np.flatnonzero(steps >= start)
+        return GroupCommit.empty(group) if start_step == 0 else commit
+    steps = source.read_steps(number)
+    end, cuts = len(steps), commit.cuts
+    if start_step is not None:
+        late = np.flatnonzero(steps >= start_step)
         first = int(late[0]) if len(late) else end
-        if (valid(steps, cuts) & (steps < start))[first:].any():
-            cuts = [*cuts, (end, start)]  # rows that stay stand among those that go
+        if (valid_row_mask(steps, cuts) & (steps < start_step))[first:].any():
+            cuts = [*cuts, (end, start_step)]  # rows to keep are among those to drop
         else:
             end = first
-    return _at(source, number, group, end, steps, _merged(cuts, end))
+    return _truncate(source, number, group, end, steps, _merge_cuts(cuts, end))
 
 
-def _merged(cuts: list[tuple[int, int]], end: int) -> list[tuple[int, int]]:
-    """Those that say something about the first rows, and nothing that a later one says too."""
+def _merge_cuts(cuts: list[tuple[int, int]], end: int) -> list[tuple[int, int]]:
+    """Return the cuts that affect rows before `end`, without those that a later cut includes."""
     merged: list[tuple[int, int]] = []
-    for last, step in cuts:  # each ends where the ones before it end, or later
-        merged = [own for own in merged if own[1] < step]
-        merged.append((min(last, end), step))
+    for cut_end, step in cuts:  # in ascending order of their ends
+        merged = [cut for cut in merged if cut[1] < step]
+        merged.append((min(cut_end, end), step))
     return merged if end else []
 
 
-def _at(
-    source: Source,
+def _truncate(
+    source: TrajectorySource,
     number: int,
-    group: Group,
+    group: GroupLayout,
     end: int,
     steps: Numbers,
     cuts: list[tuple[int, int]],
-) -> Stand:
-    """The first rows, of which whole blocks that are in the datasets stay where they are."""
-    written = min(end, source.commit.groups[number].rows) // group.block * group.block
+) -> GroupCommit:
+    """Return the commit of the rows before `end`, of which only whole blocks stay in datasets."""
+    rows = source.commit.groups[number].rows
+    written = min(end, rows) // group.block_rows * group.block_rows
     places = np.arange(written, end)
-    columns = [source.rows(number, leaf, places) for leaf in range(len(group.leaves))]
-    void = int(np.count_nonzero(~valid(steps[:end], cuts)))
-    return Stand(written, steps[written:end], columns, cuts, None, void)
+    columns = [source.read_rows(number, leaf, places) for leaf in range(len(group.leaves))]
+    void_rows = int(np.count_nonzero(~valid_row_mask(steps[:end], cuts)))
+    return GroupCommit(written, steps[written:end], columns, cuts, None, void_rows)

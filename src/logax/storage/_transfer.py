@@ -1,19 +1,16 @@
-"""What a compiled view takes of a state: its arrays, apart from all else.
+"""Transfer of the arrays of a row from the device to the file.
 
-What is no array and no number, such as the functions that modules have among their leaves, belongs
-to the program: another one is another program. Numbers of Python and NumPy would lose bits on their
-way into a program, so that a state that has some is not for one.
+A compiled view takes the arrays of a state as arguments. All other leaves, such as the functions
+among the leaves of a module, are static: they belong to the program, so another function means
+another program. Python and NumPy numbers would lose bits as arguments of a program, so a state
+that contains some cannot be the argument of a compiled view (`partition_state`).
 
-How the arrays of a row travel from the device to the file.
+`RowPacking` packs the small arrays of a row into one. A large array becomes an array of 32-bit
+words with the checksum of HDF5's filter at its end, where that is possible: the device computes the
+checksum faster than the host, and the array is then written to the file unchanged.
 
-Small ones travel as one. Large ones travel *sealed* where that can be: as numbers of 32 bits, with
-the checksum of HDF5's filter behind them, which the device computes faster than the host. Such an
-array is written to the file as it comes.
-
-Rows of a view that only picks small arrays of the state.
-
-Such a row takes no program: if the arrays are there, and on the host, they are copied at once. That
-takes a fraction of the time in which JAX calls one.
+`LeafSelection` serves views that only select small arrays of the state. If the arrays are ready and
+on the host, it copies them at once, in a fraction of the time that JAX takes to call a program.
 """
 
 from __future__ import annotations
@@ -28,68 +25,90 @@ import numpy as np
 
 from logax._compat import ConcreteArray
 from logax._delivery.packet import Packing
-from logax._serialization.dtypes import Kind
-from logax.loop._states import numbers_of
+from logax._serialization.dtypes import StoredType
+from logax.loop._pytrees import unwrap_keys
 
-NUMBERS = (bool, int, float, complex)
-_ARRAYS = {ConcreteArray}
+Numbers = np.ndarray[Any, Any]
+Shape = tuple[int, ...]
+
+PYTHON_NUMBERS = (bool, int, float, complex)
+
+_array_types: set[type] = {ConcreteArray}  # `_is_array` adds types to it
+_MIN_LARGE_BYTES = 2**16
+_WORD_DTYPE = np.dtype("<u4")
+_MODULUS = 65535
+_TABLE_COLUMNS = 32
+_TABLE_ROWS = 256  # the sum of half words, each times its row number, fits into 32 bits
+_MAX_ADDENDS = 2**15  # the sum of this many numbers below the modulus fits into 32 bits
+_MAX_SELECTION_BYTES = 2**16  # larger rows are better copied while the loop continues
+_IS_DELETED = operator.methodcaller("is_deleted")
+_IS_READY = operator.methodcaller("is_ready")
 
 
-class Frame(NamedTuple):
-    """What a state is besides its arrays: its structure, and leaves that are no numbers."""
+class StaticState(NamedTuple):
+    """The part of a state that is not arrays: its structure, and its static leaves.
+
+    Attributes:
+      structure: Tree structure of the state.
+      leaves: Static leaves, each with its index among all leaves.
+    """
 
     structure: Any
-    others: tuple[tuple[int, Any], ...] = ()
+    leaves: tuple[tuple[int, Any], ...] = ()
 
-    def filled(self, arrays: list[Any]) -> Any:
-        """The state with these arrays."""
+    def combine(self, arrays: list[Any]) -> Any:
+        """Return the state with these arrays."""
         leaves = list(arrays)
-        for i, other in self.others:
-            leaves.insert(i, other)
+        for i, leaf in self.leaves:
+            leaves.insert(i, leaf)
         return jax.tree.unflatten(self.structure, leaves)
 
 
-def split(leaves: list[Any], structure: Any) -> tuple[Frame, list[Any]] | None:
-    """The arrays of a state, and the rest; None if a program cannot see all of it."""
-    if are_arrays(leaves):
-        return Frame(structure), leaves
+def partition_state(leaves: list[Any], structure: Any) -> tuple[StaticState, list[Any]] | None:
+    """Return the static part and the arrays of a state.
+
+    Returns:
+      None if the state has leaves that are neither, such as Python numbers.
+    """
+    if are_known_arrays(leaves):
+        return StaticState(structure), leaves
     others = tuple((i, x) for i, x in enumerate(leaves) if not _is_array(x))
-    if not all(_belongs_to_the_program(x) for _, x in others):
+    if not all(_is_static(x) for _, x in others):
         return None
-    return Frame(structure, others), [x for x in leaves if _is_array(x)]
+    return StaticState(structure, others), [x for x in leaves if _is_array(x)]
 
 
-def signature(frame: Frame, arrays: list[Any]) -> Any:
-    """What a program is compiled for."""
-    return frame, tuple((x.shape, x.dtype) for x in arrays)
+def state_signature(static: StaticState, arrays: list[Any]) -> Any:
+    """Return the key of the program that is compiled for a state."""
+    return static, tuple((x.shape, x.dtype) for x in arrays)
 
 
-def are_arrays(leaves: list[Any]) -> bool:
-    """Whether all are of types that are known to be arrays: the quick way, for every step."""
-    return _ARRAYS.issuperset(map(type, leaves))
+def are_known_arrays(leaves: list[Any]) -> bool:
+    """Return whether all leaves have types that are known to be arrays, quickly."""
+    return _array_types.issuperset(map(type, leaves))
 
 
-def are_together(arrays: list[Any]) -> bool:
-    """Whether one program can take them all."""
-    arrays = [numbers_of(x) for x in arrays if isinstance(x, jax.Array)]
+def are_colocated(arrays: list[Any]) -> bool:
+    """Return whether all arrays are on the same devices, so that one program can take them."""
+    arrays = [unwrap_keys(x) for x in arrays if isinstance(x, jax.Array)]
     return len({frozenset(x.devices()) for x in arrays}) <= 1
 
 
 def is_on_one_device(state: Any) -> bool:
-    """Whether arrays can be looked at from end to end without other devices."""
-    arrays = [numbers_of(x) for x in jax.tree.leaves(state) if _is_array(x)]
+    """Return whether every array of a state is wholly on one device."""
+    arrays = [unwrap_keys(x) for x in jax.tree.leaves(state) if _is_array(x)]
     return all(isinstance(x, jax.Array) and len(x.devices()) == 1 for x in arrays)
 
 
 def _is_array(leaf: Any) -> bool:
-    """Whether it is an array of JAX, or the shape of one, and no tracer."""
+    """Return whether a leaf is a JAX array or the shape of one, and not a tracer."""
     if isinstance(leaf, jax.Array) and not isinstance(leaf, jax.core.Tracer):
-        _ARRAYS.add(type(leaf))  # PRNG keys have a class of their own, which JAX does not name
-    return type(leaf) in _ARRAYS or isinstance(leaf, jax.ShapeDtypeStruct)
+        _array_types.add(type(leaf))  # JAX does not export the class of PRNG keys
+    return type(leaf) in _array_types or isinstance(leaf, jax.ShapeDtypeStruct)
 
 
-def _belongs_to_the_program(leaf: Any) -> bool:
-    if hasattr(leaf, "dtype") or isinstance(leaf, NUMBERS):
+def _is_static(leaf: Any) -> bool:
+    if hasattr(leaf, "dtype") or isinstance(leaf, PYTHON_NUMBERS):
         return False
     try:
         hash(leaf)
@@ -98,226 +117,226 @@ def _belongs_to_the_program(leaf: Any) -> bool:
     return True
 
 
-Numbers = np.ndarray[Any, Any]
-Shape = tuple[int, ...]
-
-_LARGE = 2**16  # bytes
-_WORD = np.dtype("<u4")
-_MODULUS = 65535
-_WIDTH = 32  # words in a row of a table
-_HEIGHT = 256  # rows of it: the sum of the halves of words, each times its row, fits into 32 bits
-_ADDABLE = 2**15  # so many numbers below the modulus can be added
-
-
-class Parcels:
-    """Arrays of these shapes and types, on their way.
+class RowPacking:
+    """Pack the arrays of a row on the device, and unpack them on the host.
 
     Args:
-      arrays: Shape and type of each.
-      seals: Whether large ones are sealed, if that can be.
+      arrays: Shape and type of each array.
+      adds_checksums: True to append checksums to large arrays where possible.
     """
 
-    def __init__(self, arrays: Sequence[tuple[Shape, Kind]], *, seals: bool) -> None:
+    def __init__(self, arrays: Sequence[tuple[Shape, StoredType]], *, adds_checksums: bool) -> None:
         self._arrays = list(arrays)
-        self._sealed = [seals and _can_be_sealed(shape, kind) for shape, kind in arrays]
-        self._packing = Packing([self._travels(i) for i in range(len(arrays))])
+        self._has_checksum = [
+            adds_checksums and _can_append_checksum(shape, kind) for shape, kind in arrays
+        ]
+        self._packing = Packing([self._packed_aval(i) for i in range(len(arrays))])
 
-    def _travels(self, i: int) -> jax.ShapeDtypeStruct:
+    def _packed_aval(self, i: int) -> jax.ShapeDtypeStruct:
         shape, kind = self._arrays[i]
-        if self._sealed[i]:
-            return jax.ShapeDtypeStruct((_size(shape, kind) // _WORD.itemsize + 1,), _WORD)
-        return jax.ShapeDtypeStruct(shape, kind.true)
+        if self._has_checksum[i]:
+            words = _array_bytes(shape, kind) // _WORD_DTYPE.itemsize
+            return jax.ShapeDtypeStruct((words + 1,), _WORD_DTYPE)
+        return jax.ShapeDtypeStruct(shape, kind.dtype)
 
     def pack(self, arrays: Sequence[Any]) -> list[Any]:
-        """In the program: arrays that share no memory with these."""
+        """Return packed arrays that share no memory with the given ones, in the program."""
         given = {id(x) for x in arrays}
-        own = (sealed(x) if seals else x for seals, x in zip(self._sealed, arrays, strict=True))
-        return [copied(x) if id(x) in given else x for x in self._packing.pack(*own)]
+        pairs = zip(self._has_checksum, arrays, strict=True)
+        checked = (append_checksum(x) if has_checksum else x for has_checksum, x in pairs)
+        return [copy_array(x) if id(x) in given else x for x in self._packing.pack(*checked)]
 
     def read(self, arrays: Sequence[Any]) -> list[Any]:
-        """On the host, of small arrays that are there: what `pack` gives, at once."""
+        """Return the same as `pack`, of small arrays that are ready on the host."""
         return self._packing.read(arrays)
 
     def unpack(self, rows: Sequence[Numbers]) -> list[Numbers]:
-        """On the host: each array of rows that are stacked."""
+        """Return the arrays of stacked rows, on the host."""
         columns = self._packing.unpack(rows)
         for i, (shape, kind) in enumerate(self._arrays):
-            if self._sealed[i]:
+            if self._has_checksum[i]:
                 numbers = np.ascontiguousarray(columns[i][:, :-1])
-                columns[i] = numbers.view(kind.true).reshape(-1, *shape)
+                columns[i] = numbers.view(kind.dtype).reshape(-1, *shape)
         return columns
 
     def chunks(self, rows: Sequence[Numbers]) -> list[Numbers | None]:
-        """On the host: of each array of one row its chunk, where it came with its checksum."""
-        columns = self._packing.unpack(rows)
-        return [x[0] if seals else None for seals, x in zip(self._sealed, columns, strict=True)]
+        """Return the arrays of one row that have a checksum, and None for the others."""
+        pairs = zip(self._has_checksum, self._packing.unpack(rows), strict=True)
+        return [x[0] if has_checksum else None for has_checksum, x in pairs]
 
 
-def _size(shape: Shape, kind: Kind) -> int:
-    return int(np.prod(shape, dtype=np.int64)) * kind.true.itemsize
+def _array_bytes(shape: Shape, kind: StoredType) -> int:
+    return int(np.prod(shape, dtype=np.int64)) * kind.dtype.itemsize
 
 
-def _can_be_sealed(shape: Shape, kind: Kind) -> bool:
-    is_wide = kind.true.kind in "iuf" and kind.true.itemsize in (4, 8)
-    return is_wide and kind.true == kind.stored and _size(shape, kind) > _LARGE
+def _can_append_checksum(shape: Shape, kind: StoredType) -> bool:
+    is_wide = kind.dtype.kind in "iuf" and kind.dtype.itemsize in (4, 8)
+    is_large = _array_bytes(shape, kind) > _MIN_LARGE_BYTES
+    return is_wide and kind.dtype == kind.stored_dtype and is_large
 
 
-def copied(x: Any) -> Any:
-    """A copy, of large arrays made by arithmetic, where there is some that changes no bit.
+def copy_array(x: Any) -> Any:
+    """Return a copy of an array, in the program.
 
-    What takes no arithmetic seems cheap to JAX's CPU device, and is done before the call returns.
+    The copy of a large array uses arithmetic that changes no bit, where there is such arithmetic:
+    JAX's CPU device executes a program without arithmetic before the call returns, as it considers
+    the program cheap.
     """
     bits = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32}.get(x.dtype.itemsize)
-    if bits is None or x.dtype.kind not in "iuf" or x.nbytes < _LARGE:
+    if bits is None or x.dtype.kind not in "iuf" or x.nbytes < _MIN_LARGE_BYTES:
         return jnp.copy(x)
-    same = jax.lax.bitcast_convert_type(x, bits) ^ _nothing(bits)
+    same = jax.lax.bitcast_convert_type(x, bits) ^ _opaque_zero(bits)
     return jax.lax.bitcast_convert_type(same, x.dtype)
 
 
-def sealed(x: Any) -> Any:
-    """The bits of an array of wide numbers, and then their checksum."""
+def append_checksum(x: Any) -> Any:
+    """Return the 32-bit words of an array, followed by their checksum."""
     words = jax.lax.bitcast_convert_type(x, jnp.uint32).reshape(-1)
-    # Joined in one go, XLA would ask of each word whether it is the last.
+    # A single concatenation would make XLA test for each word whether it is the last one.
     with_room = jax.lax.optimization_barrier(jnp.append(words, jnp.uint32(0)))
     return with_room.at[-1].set(_fletcher32(words))
 
 
-def _nothing(bits: Any) -> Any:
-    """A zero that the compiler does not know to be one."""
-    return jax.lax.optimization_barrier(jnp.zeros((), bits))
+def _opaque_zero(dtype: Any) -> Any:
+    """Return a zero that the compiler cannot fold."""
+    return jax.lax.optimization_barrier(jnp.zeros((), dtype))
 
 
 def _fletcher32(words: Any) -> Any:
-    """What `_checksums.fletcher32` computes, in the program, of words of 32 bits."""
+    """Return the value of `_checksums.fletcher32` for 32-bit words, in the program."""
     total, weighted, is_any = jax.lax.platform_dependent(
-        words, cpu=_summed_by_columns, default=_summed_by_rows
+        words, cpu=_sum_by_columns, default=_sum_by_rows
     )
     none = jnp.where(is_any, jnp.uint32(_MODULUS), jnp.uint32(0))
     low, high = (256 * x % _MODULUS for x in (total, weighted))
     return jnp.where(high == 0, none, high) << 16 | jnp.where(low == 0, none, low)
 
 
-# The sum of the halves of words, and that in which the last half counts once, the one before it
-# twice, and so on, both modulo 65535; and whether there is anything but zeros. XLA is quick at sums
-# along rows on a GPU, and at sums down columns, all at once, on a CPU.
+# `_sum_by_rows` and `_sum_by_columns` both return the sum of the half words, their sum with the
+# weights n, ..., 2, 1 (both modulo 65535), and whether any word is not zero. XLA computes sums
+# along rows fast on a GPU, and sums along columns fast on a CPU if they are one reduction.
 
 
-def _summed_by_rows(words: Any) -> tuple[Any, Any, Any]:
-    height = words.size // _WIDTH
-    rest = words.size - height * _WIDTH
-    sums, inner = _sums_of_rows(words[: height * _WIDTH].reshape(height, _WIDTH))
+def _sum_by_rows(words: Any) -> tuple[Any, Any, Any]:
+    height = words.size // _TABLE_COLUMNS
+    rest = words.size - height * _TABLE_COLUMNS
+    sums, inner = _row_sums(words[: height * _TABLE_COLUMNS].reshape(height, _TABLE_COLUMNS))
     after = jnp.arange(height - 1, -1, -1, dtype=jnp.uint32) % _MODULUS
-    after = (after * (2 * _WIDTH) + 2 * rest) % _MODULUS
+    after = (after * (2 * _TABLE_COLUMNS) + 2 * rest) % _MODULUS
     weighted = (inner % _MODULUS + after * (sums % _MODULUS) % _MODULUS) % _MODULUS
     if rest:
-        own, own_inner = _sums_of_rows(words[height * _WIDTH :][None])
-        sums = jnp.concatenate([sums, own])
-        weighted = jnp.concatenate([weighted, own_inner % _MODULUS])
-    return _sum(sums % _MODULUS), _sum(weighted), jnp.any(sums != 0)
+        rest_sums, rest_inner = _row_sums(words[height * _TABLE_COLUMNS :][None])
+        sums = jnp.concatenate([sums, rest_sums])
+        weighted = jnp.concatenate([weighted, rest_inner % _MODULUS])
+    return _modular_sum(sums % _MODULUS), _modular_sum(weighted), jnp.any(sums != 0)
 
 
-def _sums_of_rows(table: Any) -> tuple[Any, Any]:
-    """Of each row the sum of the halves of its words, and that in which earlier ones count more."""
+def _row_sums(table: Any) -> tuple[Any, Any]:
+    """Return the sum of the half words of each row, and their sum with weights n, ..., 2, 1."""
     first, second = table & 0xFFFF, table >> 16
-    places = jnp.arange(2 * table.shape[1], 0, -2, dtype=jnp.uint32)
-    inner = first * places + second * (places - 1)
+    weights = jnp.arange(2 * table.shape[1], 0, -2, dtype=jnp.uint32)
+    inner = first * weights + second * (weights - 1)
     return tuple(x.sum(axis=1, dtype=jnp.uint32) for x in (first + second, inner))
 
 
-def _summed_by_columns(words: Any) -> tuple[Any, Any, Any]:
-    """Of a stack of tables, the first of which begins with zeros that count for nothing."""
-    rest = words.size % (_HEIGHT * _WIDTH)
-    first = jnp.pad(words[:rest], (_HEIGHT * _WIDTH - rest, 0)).reshape(1, _HEIGHT, _WIDTH)
-    others = words[rest:].reshape(-1, _HEIGHT, _WIDTH)
-    both = zip(_sums_of_columns(first), _sums_of_columns(others), strict=True)
+def _sum_by_columns(words: Any) -> tuple[Any, Any, Any]:
+    """Return the sums over a stack of tables, the first of which is padded with leading zeros."""
+    rest = words.size % (_TABLE_ROWS * _TABLE_COLUMNS)
+    first = jnp.pad(words[:rest], (_TABLE_ROWS * _TABLE_COLUMNS - rest, 0))
+    first = first.reshape(1, _TABLE_ROWS, _TABLE_COLUMNS)
+    others = words[rest:].reshape(-1, _TABLE_ROWS, _TABLE_COLUMNS)
+    both = zip(_column_sums(first), _column_sums(others), strict=True)
     sums = [jnp.concatenate(x) for x in both]
     firsts, seconds, inner_firsts, inner_seconds = (x % _MODULUS for x in sums)
-    total = _sum(firsts) + _sum(seconds)
-    weighted = _sum(_weighted(firsts, inner_firsts, 0)) + _sum(_weighted(seconds, inner_seconds, 1))
+    total = _modular_sum(firsts) + _modular_sum(seconds)
+    weighted = _modular_sum(_weigh_columns(firsts, inner_firsts, 0))
+    weighted += _modular_sum(_weigh_columns(seconds, inner_seconds, 1))
     return total % _MODULUS, weighted % _MODULUS, jnp.any(sums[0] | sums[1] != 0)
 
 
-def _sums_of_columns(tables: Any) -> tuple[Any, ...]:
-    """Of each column the sums of both halves of its words, and of each times the rows below it."""
+def _column_sums(tables: Any) -> tuple[Any, ...]:
+    """Return the sums of both half words of each column, without and with weights by row."""
     first, second = tables & 0xFFFF, tables >> 16
-    below = jnp.arange(_HEIGHT - 1, -1, -1, dtype=jnp.uint32)[:, None]
+    below = jnp.arange(_TABLE_ROWS - 1, -1, -1, dtype=jnp.uint32)[:, None]
     zeros = (jnp.uint32(0),) * 4
-    return tuple(jax.lax.reduce((first, second, first * below, second * below), zeros, _added, [1]))
+    operands = (first, second, first * below, second * below)
+    return tuple(jax.lax.reduce(operands, zeros, _add_pairwise, [1]))
 
 
-def _added(some: Any, others: Any) -> tuple[Any, ...]:
+def _add_pairwise(some: Any, others: Any) -> tuple[Any, ...]:
     return tuple(x + y for x, y in zip(some, others, strict=True))
 
 
-def _weighted(own: Any, inner: Any, half: int) -> Any:
-    """Sums of columns in which each half of a word counts by its place."""
-    tables = jnp.arange(own.shape[0] - 1, -1, -1, dtype=jnp.uint32)[:, None]
-    rows = (inner + tables * _HEIGHT % _MODULUS * own) % _MODULUS
-    places = jnp.arange(2 * _WIDTH - half, 0, -2, dtype=jnp.uint32)
-    return (rows * (2 * _WIDTH) + own * places) % _MODULUS
+def _weigh_columns(sums: Any, inner: Any, half: int) -> Any:
+    """Return the sums of columns with each half word weighted by its position."""
+    tables = jnp.arange(sums.shape[0] - 1, -1, -1, dtype=jnp.uint32)[:, None]
+    rows = (inner + tables * _TABLE_ROWS % _MODULUS * sums) % _MODULUS
+    weights = jnp.arange(2 * _TABLE_COLUMNS - half, 0, -2, dtype=jnp.uint32)
+    return (rows * (2 * _TABLE_COLUMNS) + sums * weights) % _MODULUS
 
 
-def _sum(numbers: Any) -> Any:
-    """The sum modulo 65535 of numbers that are below it."""
+def _modular_sum(numbers: Any) -> Any:
+    """Return the sum modulo 65535 of numbers below 65535."""
     numbers = numbers.reshape(-1)
     while numbers.size > 1:
-        height = min(numbers.size, _ADDABLE)
+        height = min(numbers.size, _MAX_ADDENDS)
         table = jnp.pad(numbers, (0, -numbers.size % height)).reshape(-1, height)
         numbers = table.sum(axis=1, dtype=jnp.uint32) % _MODULUS
     return numbers.reshape(())
 
 
-_IS_DELETED = operator.methodcaller("is_deleted")
-_IS_READY = operator.methodcaller("is_ready")
-_MOST = 2**16  # bytes: larger rows are better copied while the loop goes on
-
-
-class Picks:
-    """What a view picks of states that are made like one that it was shown.
+class LeafSelection:
+    """Copy the rows of a view that only selects leaves of the state, without a program.
 
     Args:
-      structure: Of that state.
-      leaves: Of that state: arrays, or their shapes.
-      places: Which of the leaves the view gives.
-      parcels: How they travel.
+      structure: Tree structure of the states.
+      leaves: Leaves of an example state: arrays, or their shapes.
+      indices: Indices of the leaves that the view returns.
+      packing: Packing of these leaves.
     """
 
     def __init__(
-        self, structure: Any, leaves: Sequence[Any], places: Sequence[int], parcels: Parcels
+        self, structure: Any, leaves: Sequence[Any], indices: Sequence[int], packing: RowPacking
     ) -> None:
-        self._structure, self._forms = structure, _forms(leaves)
-        self._places, self._parcels = places, parcels
-        self._can_be_read = True
-        self._shardings: list[Any] = []  # that were found to be of one place
+        self._structure, self._avals = structure, _shapes_and_dtypes(leaves)
+        self._indices, self._packing = indices, packing
+        self._is_possible = True
+        self._shardings: list[Any] = []  # the last ones that `are_colocated` accepted
 
     @staticmethod
-    def places(given: Sequence[Any], picked: Sequence[Any]) -> list[int] | None:
-        """Where what a view gave, traced, is among what it was given; None if not all of it is.
+    def find_indices(leaves: Sequence[Any], selected: Sequence[Any]) -> list[int] | None:
+        """Return the indices of the leaves that a traced view returned.
 
-        Nor may there be types that Python cannot read: those that NumPy lacks, and PRNG keys.
+        Returns:
+          None if the view returned anything but leaves, too many bytes, or a dtype that Python
+          cannot read: a dtype that NumPy lacks, or a PRNG key.
         """
-        found = {id(x): i for i, x in enumerate(given) if getattr(x.dtype, "isbuiltin", 0) == 1}
-        if any(id(x) not in found for x in picked) or sum(x.nbytes for x in picked) > _MOST:
+        found = {id(x): i for i, x in enumerate(leaves) if getattr(x.dtype, "isbuiltin", 0) == 1}
+        if any(id(x) not in found for x in selected):
             return None
-        return [found[id(x)] for x in picked]
+        if sum(x.nbytes for x in selected) > _MAX_SELECTION_BYTES:
+            return None
+        return [found[id(x)] for x in selected]
 
     def __call__(self, structure: Any, leaves: Sequence[Any]) -> list[Any] | None:
-        """The row of a state; None if that takes a program."""
-        if not self._can_be_read or structure != self._structure or _forms(leaves) != self._forms:
+        """Return the row of a state, or None if that takes a program."""
+        if not self._is_possible or structure != self._structure:
             return None
-        picked = [leaves[i] for i in self._places]
-        if any(map(_IS_DELETED, picked)) or not all(map(_IS_READY, picked)):
-            return None  # a program waits for them, or says that they are gone
-        shardings = [x.sharding for x in picked]
-        if shardings != self._shardings and not are_together(picked):
-            return None  # a program says that it cannot take them, ready or not
+        if _shapes_and_dtypes(leaves) != self._avals:
+            return None
+        selected = [leaves[i] for i in self._indices]
+        if any(map(_IS_DELETED, selected)) or not all(map(_IS_READY, selected)):
+            return None  # the program waits for them, or raises
+        shardings = [x.sharding for x in selected]
+        if shardings != self._shardings and not are_colocated(selected):
+            return None  # the program raises
         self._shardings = shardings
         try:
-            return self._parcels.read(picked)
-        except TypeError:  # they are not on one CPU, and hardly ever will be
-            self._can_be_read = False
+            return self._packing.read(selected)
+        except TypeError:  # the arrays are not on one CPU, and hardly ever will be
+            self._is_possible = False
             return None
 
 
-def _forms(leaves: Sequence[Any]) -> list[Any]:
+def _shapes_and_dtypes(leaves: Sequence[Any]) -> list[Any]:
     return [(x.shape, x.dtype) for x in leaves]

@@ -1,18 +1,17 @@
-"""What is left to write at the end of a block, shown to whoever waits for it.
+"""The thread that writes an open trajectory.
 
-One run of a writer: the open file, and the thread that writes to it.
+`WriterThread.put` queues the rows of a step. The thread waits until the device has computed all
+rows of the step, and adds them to the file together, in the order in which they were logged; it
+commits earlier steps in time meanwhile.
 
-Steps come in the order in which they were logged. The thread waits until the device has computed
-all rows of a step, and adds them together; it commits earlier steps in time meanwhile.
+A row is safe at most `flush_seconds` after `log` has returned (or one second, if that is more),
+however fast the loop is. Three bounds ensure that: the queue admits as many rows as the thread
+writes in a tenth of that time; a commit is due when its oldest row is a quarter of that time old;
+and if one step takes longer than that to write, `log` returns only when the step is written. Only
+rows that the device has not computed yet wait longer.
 
-A row is safe at most `flush_seconds` after `log` has returned (one second if that is less), however
-fast the loop is. Three bounds together keep that promise: the queue admits as many rows as the
-thread writes in a tenth of that time; a commit is due when the oldest row that it would make safe
-is a quarter of that time old; and where one step takes longer than that to write, `log` returns
-when the step is written. Only rows that the device has not computed yet wait longer.
-
-What fails on the thread comes out of the next `log` and of the end of the block. The end waits for
-all rows, also where it is interrupted; only a second interrupt gives up those that still wait.
+The next `log` and the end of the block raise errors of the thread. The end waits for all rows, even
+if it is interrupted; a second interrupt gives up the rows that still wait.
 """
 
 from __future__ import annotations
@@ -28,37 +27,56 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from logax._delivery.shutdown import at_termination
+from logax._delivery.shutdown import run_at_termination
 from logax._delivery.worker import Worker
 from logax._serialization.dtypes import StorageError
-from logax._support.messages import add_note, described, tell_at_end, warn_user
+from logax._support.messages import add_note, describe_error, note_or_warn, warn_user
 from logax._support.progress_bars import Bar
 from logax.storage._commits import Numbers
 from logax.storage._trajectory import Trajectory
-from logax.storage._view import Row, is_there
+from logax.storage._view import Row, is_row_ready
+
+THREAD_NAME = "logax-storage"
+_ROW_OVERHEAD_BYTES = 2000  # of the arrays of JAX, and of the queue
+_MAX_INTERRUPTS = 3  # after more, the end does not wait for anything
+_PROGRESS_DELAY_SECONDS = 1.0  # before the end of a block shows a progress bar
+_FORGOTTEN_WAIT_SECONDS = 1.0  # for the end of a writer that was never left
+
+MIN_SAFE_DELAY_SECONDS = 1.0
+_QUEUE_SHARE, _COMMIT_SHARE = 0.1, 0.25  # of the promised time
+_MIN_COMMIT_GAP_SECONDS = 0.02  # between commits while rows wait
+_FIRST_BYTES_PER_SECOND = 10e6  # assumed until a large row was written
+_MIN_MEASURED_BYTES = 2**16  # smaller steps do not predict the time for larger ones
+_BYTES_PER_RECORD = 4096  # in the queue
+_MIN_QUEUE_BYTES = 2**20
+_SLOW_STEP_DECAY = 0.8  # factor by which a slow step counts less with every large step after it
 
 
-class Remaining:
-    """A progress bar that costs nothing but itself where it cannot be drawn.
+class RemainingRowsBar:
+    """A progress bar for the rows that remain at the end of a block.
 
-    An interrupt comes out, as from anything that is waited for.
+    Failures of the bar do not stop the end of the block; they are collected in `problems`.
+    Interrupts are raised.
+
+    Args:
+      total: Number of remaining rows.
 
     Attributes:
-      troubles: What to tell of the bar, when there is time for that.
+      problems: Messages about failures of the bar.
     """
 
     def __init__(self, total: int) -> None:
-        self.troubles: list[str] = []
+        self.problems: list[str] = []
         self._total = total
         self._bar: Bar | None = None
 
     def draw(self, done: int) -> None:
-        """Show how many are written, if it is time."""
-        if not self.troubles:
+        """Show the number of written rows, if a redraw is due."""
+        if not self.problems:
             self._attempt(lambda: self._draw(done))
 
     def close(self, done: int) -> None:
-        """Show it for the last time."""
+        """Show the final number of written rows."""
         bar, self._bar = self._bar, None
         if bar is not None:
             self._attempt(lambda: bar.close(done))
@@ -69,311 +87,328 @@ class Remaining:
         if time.monotonic() >= self._bar.due:
             self._bar.draw(done)
 
-    def _attempt(self, act: Callable[[], None]) -> None:
+    def _attempt(self, action: Callable[[], None]) -> None:
         try:
-            act()
+            action()
         except Warning as warning:  # where warnings are errors
-            self.troubles = self.troubles or [str(warning)]
-        except Exception as error:  # noqa: BLE001 - told at the end
-            told = f"The progress bar cannot be drawn: {described(error)}"
-            self.troubles = self.troubles or [told]
+            self.problems = self.problems or [str(warning)]
+        except Exception as error:  # noqa: BLE001 - reported at the end
+            message = f"The progress bar cannot be drawn: {describe_error(error)}"
+            self.problems = self.problems or [message]
 
 
-THREAD = "logax-storage"
-_HELD = 2000  # bytes that a row takes besides its numbers, in arrays of JAX's and in the queue
-_ENOUGH = 3  # interrupts, after which nothing is waited for
-_PATIENCE = 1.0  # seconds before the end of a block shows what it waits for
-
-MIN_SAFE_DELAY_SECONDS = 1.0
-_QUEUE_SHARE, _COMMIT_SHARE = 0.1, 0.25  # of the promised time
-_MIN_COMMIT_GAP_SECONDS = 0.02  # between commits in the middle of rows that wait
-_FIRST_BYTES_PER_SECOND = 10e6  # assumed until a large row was written
-_MEASURED_BYTES = 2**16  # a step of fewer bytes says nothing about the time that larger ones take
-_BYTES_PER_RECORD = 4096  # as the queue counts them
-_MIN_QUEUE_BYTES = 2**20
-_SLOW_STEP_DECAY = 0.8  # factor by which a slow step counts less with every large one after it
-
-
-class Step(NamedTuple):
-    """The rows of one step on their way to the file.
+class QueuedStep(NamedTuple):
+    """The rows of one step in the queue.
 
     Attributes:
-      run: The run that writes them.
+      thread: Thread that writes them.
       number: Number of the step.
       rows: Number of the group and row, for each group that is due.
-      size: Bytes that the rows take in the queue.
-      logged: Time at which the rows were handed over, by `time.monotonic`.
+      size: Size of the rows in the queue, in bytes.
+      logged: Time of the call of `log`, by `time.monotonic`.
     """
 
-    run: Run
+    thread: WriterThread
     number: int
     rows: list[tuple[int, Row]]
     size: int
     logged: float
 
 
-class Run:
-    """A file that is open, and the thread that writes to it."""
+class WriterThread:
+    """An open trajectory, and the thread that writes it.
 
-    def __init__(self, path: str, trajectory: Trajectory, seconds: float, sync: bool) -> None:
+    Args:
+      path: Path of the file, for messages.
+      trajectory: The open trajectory.
+      flush_seconds: Maximum time until a row is safe.
+      sync: True to wait for the disk in every commit.
+
+    Attributes:
+      trajectory: The open trajectory.
+      logged_steps: Number of steps that have run, by the calls of `log`.
+    """
+
+    def __init__(self, path: str, trajectory: Trajectory, flush_seconds: float, sync: bool) -> None:
         self._path, self.trajectory = path, trajectory
         self._sync = sync
-        promise = max(seconds, MIN_SAFE_DELAY_SECONDS)
-        self._commit_delay = min(seconds, promise * _COMMIT_SHARE)
-        self._longest_write = promise * _COMMIT_SHARE
+        promised_seconds = max(flush_seconds, MIN_SAFE_DELAY_SECONDS)
+        self._commit_delay = min(flush_seconds, promised_seconds * _COMMIT_SHARE)
+        self._max_write_seconds = promised_seconds * _COMMIT_SHARE
         self._worker = Worker(
-            THREAD,
+            THREAD_NAME,
             short_turns=False,
             grows=False,
-            queue_seconds=promise * _QUEUE_SHARE,
+            queue_seconds=promised_seconds * _QUEUE_SHARE,
             min_records=_MIN_QUEUE_BYTES // _BYTES_PER_RECORD,
         )
         self._seconds_per_byte = 1 / _FIRST_BYTES_PER_SECOND
         self._is_measured = False
-        # How many steps have run, by `log`, and by the rows that are in the stores.
+        # Number of steps that have run, by the calls of `log`, and by the rows in the stores.
         self.logged_steps = self._stored_steps = trajectory.actual_steps
-        self._queued = self._taken = 0  # steps with rows
+        # Numbers of steps that have rows.
+        self._queued_steps = self._added_steps = 0
         self._commit_due = self._next_commit = 0.0
         self._failure: StorageError | None = None
-        self._is_safe = True  # all that was written, or it is being made so
-        self._lost = self._dropped = 0
-        self._put_in = self._written = 0  # rows
-        self._entrance, self._ends = threading.Lock(), False
-        self._given_up = self._is_over = False
-        self._untold: list[str] = []  # what else is to be told at the end
+        self._is_commit_planned = False
+        self._lost_rows = self._dropped_rows = 0
+        self._queued_rows = self._written_rows = 0
+        self._put_lock, self._is_ending = threading.Lock(), False
+        self._has_given_up = self._is_over = False
+        self._end_messages: list[str] = []
 
-    def begin(self, limit: int, drops: bool) -> None:
-        """Start the thread, with a queue of so many bytes."""
-        self._worker.limit, self._worker.blocks = limit, not drops
+    def start(self, queue_bytes: int, *, blocks_when_full: bool) -> None:
+        """Start the thread."""
+        self._worker.queue_bytes = queue_bytes
+        self._worker.blocks_when_full = blocks_when_full
         self._worker.start()
-        at_termination(self._worker, "safe", self._commit)
+        run_at_termination(self._worker, "safe", self._commit)
 
     def put(self, number: int, rows: list[tuple[int, Row]], row_bytes: int) -> None:
-        """Have the rows of a step written; wait where they would not be safe in time otherwise."""
-        step = Step(self, number, rows, row_bytes + _HELD * len(rows), time.monotonic())
-        with self._entrance:
-            if self._ends:
+        """Queue the rows of a step; wait if they would not be safe in time otherwise."""
+        size = row_bytes + _ROW_OVERHEAD_BYTES * len(rows)
+        step = QueuedStep(self, number, rows, size, time.monotonic())
+        with self._put_lock:
+            if self._is_ending:
                 raise RuntimeError(
                     "`HDF5StorageWriter.log` was called while its block ended, and the rows of "
                     f"step {number} were not stored. Leave the block when all threads are done."
                 )
-            # The bound in time goes by bytes: steps with and without large rows take turns.
-            records = 1 + step.size // _BYTES_PER_RECORD
-            takes = self._worker.add(step.size, _add_steps, step, records)
-            self._queued += takes
-        if takes:
-            self._put_in += len(rows)
-            if self._worker.blocks and step.size * self._seconds_per_byte > self._longest_write:
+            # The worker limits the queue by records. Counting bytes as records makes the limit
+            # right for a mixture of steps with and without large rows.
+            records = 1 + size // _BYTES_PER_RECORD
+            is_queued = self._worker.add(size, _add_coalesced, step, records)
+            self._queued_steps += is_queued
+        if is_queued:
+            self._queued_rows += len(rows)
+            is_slow = size * self._seconds_per_byte > self._max_write_seconds
+            if self._worker.blocks_when_full and is_slow:
                 self._worker.drain(None)
-                self.tell()
+                self.raise_failure()
             return
-        is_first = not self._dropped
-        self._dropped += len(rows)  # first: where warnings are errors, the next line raises
+        is_first = not self._dropped_rows
+        self._dropped_rows += len(rows)  # first, as the warning may be an error
         if is_first:
             warn_user(
-                "`HDF5StorageWriter` leaves out rows, since its queue of "
-                f"{self._worker.limit} bytes is full. At the end it says how many."
+                "`HDF5StorageWriter` drops rows, since its queue of "
+                f"{self._worker.queue_bytes} bytes is full. At the end it warns how many."
             )
 
-    def tell(self) -> None:
-        """Raise what went wrong on the thread."""
+    def raise_failure(self) -> None:
+        """Raise the error of the thread, if it has failed."""
         if self._failure is not None:
             raise self._failure
 
     def end(self, error: BaseException | None = None) -> None:
-        """Write all that is left, close the file, and tell what went wrong."""
-        # Who interrupts the end gets all rows all the same, unless they do so again.
+        """Write all remaining rows, close the file, and report failures.
+
+        Args:
+          error: The exception that ended the block, if any.
+        """
+        # One interrupt does not lose rows; only a second one does.
         interrupts = [] if error is None or isinstance(error, Exception) else [error]
-        self._ends = True
-        self._insist(self._let_in_who_is_there, interrupts)
-        self._insist(self._drain, interrupts)
+        self._is_ending = True
+        self._wait_through_interrupts(self._wait_for_put, interrupts)
+        self._wait_through_interrupts(self._drain, interrupts)
         self._worker.put(0, self._finish, waits=False)
-        self._insist(lambda: self._worker.drain(None), interrupts)
-        self._worker.stop(waits=True)  # HDF5 must not be left in the middle of something
-        self._tell_at_end(error, next((each for each in interrupts if each is not error), None))
+        self._wait_through_interrupts(lambda: self._worker.drain(None), interrupts)
+        self._worker.stop(waits=True)  # HDF5 must not be stopped in the middle of an operation
+        self._report_end(error, next((each for each in interrupts if each is not error), None))
 
     def end_forgotten(self) -> None:
-        """End a run that nobody has left, from wherever Python found that out.
+        """End a run whose block was never left.
 
-        That may be in the middle of anything, also where this thread holds a lock that the thread
-        behind the queue needs. So a thread of its own does it, for which nobody waits for long.
+        Python may call this at any point, also where the current thread holds a lock that the
+        writer thread needs. So another thread does it, and this one waits only briefly.
         """
-        thread = threading.Thread(target=self.end, name=f"{THREAD}-end")
+        thread = threading.Thread(target=self.end, name=f"{THREAD_NAME}-end")
         if threading.main_thread().is_alive() or self._worker.is_current():
             try:
                 thread.start()
-            except RuntimeError:  # Python exits already, or there is no room for a thread
+            except RuntimeError:  # Python is exiting, or the system allows no more threads
                 pass
             else:
                 if not self._worker.is_current():
-                    thread.join(_PATIENCE)
+                    thread.join(_FORGOTTEN_WAIT_SECONDS)
                 return
-        self.end()  # Python waits for no thread any more
+        self.end()  # Python does not wait for threads any more
 
     @property
     def is_over(self) -> bool:
-        """Whether the file is closed."""
+        """True if the file is closed."""
         return self._is_over
 
-    def _let_in_who_is_there(self) -> None:
-        with self._entrance:
+    def _wait_for_put(self) -> None:
+        """Wait for a `put` that another thread has begun."""
+        with self._put_lock:
             pass
 
-    def _insist(self, wait: Callable[[], object], interrupts: list[BaseException]) -> None:
-        """Wait for something, through an interrupt; after the second one rows are given up."""
+    def _wait_through_interrupts(
+        self, wait: Callable[[], object], interrupts: list[BaseException]
+    ) -> None:
+        """Wait despite an interrupt; after the second one, give up the remaining rows."""
         while True:
             try:
                 wait()
                 return
             except BaseException as interrupt:
                 interrupts.append(interrupt)
-                self._given_up = len(interrupts) > 1
-                if len(interrupts) > _ENOUGH:
+                self._has_given_up = len(interrupts) > 1
+                if len(interrupts) > _MAX_INTERRUPTS:
                     raise
 
-    def _tell_at_end(self, error: BaseException | None, interrupt: BaseException | None) -> None:
-        """Raise what the block ends with, if that is not the loop's own error, and tell the rest.
+    def _report_end(self, error: BaseException | None, interrupt: BaseException | None) -> None:
+        """Raise the exception that the block ends with, and report all other failures.
 
-        An interrupt of the end comes out, so that whoever waits for it gets it; else the error of
-        the loop does, and else what failed on the thread.
+        This is an interrupt of the end if there was one, else the error of the loop, which the
+        caller raises, else the error of the thread.
         """
-        failure = None if _leads_to(error, self._failure) else self._failure
-        ends_with = next((x for x in (interrupt, error, failure) if x is not None), None)
-        untold = [] if failure is None or failure is ends_with else [str(failure)]
-        if self._dropped:
-            untold.append(
-                f"`HDF5StorageWriter` left out {self._dropped} rows, since its queue of "
-                f"{self._worker.limit} bytes was full. Make it larger, or wait for room: "
+        failure = None if _is_caused_by(error, self._failure) else self._failure
+        final = next((x for x in (interrupt, error, failure) if x is not None), None)
+        messages = [] if failure is None or failure is final else [str(failure)]
+        if self._dropped_rows:
+            messages.append(
+                f"`HDF5StorageWriter` dropped {self._dropped_rows} rows, since its queue of "
+                f"{self._worker.queue_bytes} bytes was full. Make it larger, or wait for room: "
                 '`HDF5StorageWriter(..., queue_bytes=..., when_full="block")`.'
             )
-        untold += self._untold
-        if interrupt is not None and self._lost and self._failure is None:
-            add_note(interrupt, _left_out(self._lost))
-        if untold:
-            tell_at_end(ends_with, " ".join(untold))
-        if ends_with is not None and ends_with is not error:
-            raise ends_with
+        messages += self._end_messages
+        if interrupt is not None and self._lost_rows and self._failure is None:
+            add_note(
+                interrupt,
+                f"`HDF5StorageWriter` was interrupted at its end, and {self._lost_rows} rows were "
+                "not written.",
+            )
+        if messages:
+            note_or_warn(final, " ".join(messages))
+        if final is not None and final is not error:
+            raise final
 
     def _drain(self) -> None:
-        """Wait until all rows are written; where that takes long, show how many are left."""
-        if self._worker.drain(time.monotonic() + _PATIENCE):
+        """Wait until all rows are written, with a progress bar if that takes long."""
+        if self._worker.drain(time.monotonic() + _PROGRESS_DELAY_SECONDS):
             return
-        before = self._written
-        shown = Remaining(self._put_in - before)
+        before = self._written_rows
+        bar = RemainingRowsBar(self._queued_rows - before)
         try:
             while not self._worker.drain(time.monotonic() + 0.1):
-                shown.draw(self._written - before)
+                bar.draw(self._written_rows - before)
         finally:
-            shown.close(self._written - before)
-            self._untold += shown.troubles
+            bar.close(self._written_rows - before)
+            self._end_messages += bar.problems
 
-    # On the thread.
+    # The thread calls the methods below.
 
-    def add(self, steps: collections.deque[Step]) -> None:
+    def add(self, steps: collections.deque[QueuedStep]) -> None:
         """Add steps to the stores, remove them from the queue, and commit in time."""
         try:
-            while steps and not self._stops():
+            while steps and not self._must_stop():
                 step = steps[0]
-                rows = self._fetched(step)
-                if self._stops():
+                rows = self._fetch_rows(step)
+                if self._must_stop():
                     break
                 begin = time.monotonic()
                 self.trajectory.add(rows, step.number)
                 steps.popleft()
-                self._written += len(rows)
-                self._taken += 1
+                self._written_rows += len(rows)
+                self._added_steps += 1
                 self._stored_steps = max(self._stored_steps, step.number + 1)
                 self._plan_commit(step, begin)
         except BaseException as error:  # noqa: BLE001 - raised by the next `log`, and at the end
             self._fail(error)
-        self._lost += sum(len(step.rows) for step in steps)
+        self._lost_rows += sum(len(step.rows) for step in steps)
 
-    def _fetched(self, step: Step) -> list[tuple[int, list[Numbers]]]:
-        """Wait for the rows of a step, unless the run stops; commit earlier ones meanwhile."""
+    def _fetch_rows(self, step: QueuedStep) -> list[tuple[int, list[Numbers]]]:
+        """Return the rows of a step when the device has computed them.
+
+        Earlier rows are committed in the meantime. The result is empty if the thread must stop.
+        """
         rows = [row for _, row in step.rows]
         with contextlib.ExitStack() as waits:
-            if not all(map(is_there, rows)):
+            if not all(map(is_row_ready, rows)):
                 waits.enter_context(self._worker.awaiting_device())
-                self._worker.wait_until(lambda: self._stops() or all(map(is_there, rows)))
-            if self._stops():
+                self._worker.wait_until(lambda: self._must_stop() or all(map(is_row_ready, rows)))
+            if self._must_stop():
                 return []
             return [(number, [np.asarray(x) for x in row]) for number, row in step.rows]
 
-    def _plan_commit(self, step: Step, begin: float) -> None:
-        """Commit a step that was written in time, at once if it is due."""
+    def _plan_commit(self, step: QueuedStep, begin: float) -> None:
+        """Plan a commit for a step that was written from `begin` on, or commit it if it is due."""
         now = time.monotonic()
-        if step.size > _MEASURED_BYTES:
+        if step.size > _MIN_MEASURED_BYTES:
             seconds_per_byte = (now - begin) / step.size
             before = _SLOW_STEP_DECAY * self._seconds_per_byte if self._is_measured else 0.0
             self._seconds_per_byte, self._is_measured = max(seconds_per_byte, before), True
-        if self._is_safe:
-            self._is_safe = False
+        if not self._is_commit_planned:
+            self._is_commit_planned = True
             self._commit_due = max(step.logged + self._commit_delay, self._next_commit)
-            self._worker.after(max(self._commit_due - now, 0), self._commit)
+            self._worker.call_later(max(self._commit_due - now, 0), self._commit)
         if now >= max(self._commit_due, self._next_commit):
             self._commit()
 
-    def _stops(self) -> bool:
-        return self._failure is not None or self._given_up
+    def _must_stop(self) -> bool:
+        return self._failure is not None or self._has_given_up
 
     def _commit(self) -> None:
-        if not self._is_safe:
-            self._is_safe = True
-            self._unless_failed(self.trajectory.commit)
+        if self._is_commit_planned:
+            self._is_commit_planned = False
+            self._call_unless_failed(self.trajectory.commit)
             gap = max(self._commit_delay * _COMMIT_SHARE, _MIN_COMMIT_GAP_SECONDS)
             self._next_commit = time.monotonic() + gap
 
     def _actual_steps(self) -> int:
-        """Number of steps that have run and whose rows are all in the stores."""
-        steps = self.logged_steps  # first: what is queued later has later steps
-        return max(self._stored_steps, steps) if self._taken == self._queued else self._stored_steps
+        """Return the number of steps that have run and whose rows are all in the stores."""
+        steps = self.logged_steps  # read first, as steps that are queued later are later steps
+        if self._added_steps == self._queued_steps:
+            return max(self._stored_steps, steps)
+        return self._stored_steps
 
     def _finish(self) -> None:
-        self._unless_failed(self.trajectory.finish, is_complete=not self._given_up)
+        self._call_unless_failed(self.trajectory.finish, is_complete=not self._has_given_up)
         self._is_over = True
 
-    def _unless_failed(self, act: Callable[..., None], **options: Any) -> None:
+    def _call_unless_failed(self, action: Callable[..., None], **options: Any) -> None:
         if self._failure is None and not self._is_over:
             try:
-                act(self._actual_steps(), sync=self._sync, **options)
-            except BaseException as error:  # noqa: BLE001 - as above
+                action(self._actual_steps(), sync=self._sync, **options)
+            except BaseException as error:  # noqa: BLE001 - raised by the next `log`, and at the end
                 self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
-        """Leave the file as it is, and keep the error for the loop."""
+        """Abandon the file, and keep the error for the loop."""
         try:
             self.trajectory.abandon(self._actual_steps())
         finally:
             safe = self.trajectory.safe_rows
             rows = ", ".join(f"{number} of `{name}`" for name, number in safe.items())
             failure = StorageError(
-                f"`HDF5StorageWriter` could not write to {self._path}: {told(error)} Rows that "
-                f'are safe in it: {rows}. When the cause is fixed, go on with `mode="a"`.'
+                f"`HDF5StorageWriter` could not write to {self._path}: "
+                f"{describe_write_error(error)} Rows that are safe in it: {rows}. When the cause "
+                'is fixed, go on with `mode="a"`.'
             )
             failure.__cause__ = error
             self._failure = failure
 
 
-def _add_steps(steps: collections.deque[Step]) -> None:
-    """Add steps on the thread of their run; the worker coalesces items of one function."""
-    steps[0].run.add(steps)
+def _add_coalesced(steps: collections.deque[QueuedStep]) -> None:
+    """Add steps on their thread; the worker coalesces items of the same function."""
+    steps[0].thread.add(steps)
 
 
-def told(error: BaseException) -> str:
-    """What was raised; of what HDF5 says of the system's errors, what the system said."""
+def describe_write_error(error: BaseException) -> str:
+    """Describe an error; if HDF5 wraps an error of the system, describe that one."""
     found = re.search(r"errno = (\d+)", str(error))
-    return described(error if found is None else OSError(int(found[1]), os.strerror(int(found[1]))))
+    if found is not None:
+        error = OSError(int(found[1]), os.strerror(int(found[1])))
+    return describe_error(error)
 
 
-def _left_out(number: int) -> str:
-    return f"`HDF5StorageWriter` was interrupted at its end, and {number} rows were not written."
-
-
-def _leads_to(error: BaseException | None, failure: BaseException | None) -> bool:
-    """Whether one is the other, or came of it."""
+def _is_caused_by(error: BaseException | None, failure: BaseException | None) -> bool:
+    """Return whether an error is `failure`, or has it as a cause, a context or a part."""
     if error is None or failure is None:
         return False
     if error is failure:
         return True
-    others = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
-    return any(_leads_to(each, failure) for each in (*others, error.__cause__, error.__context__))
+    parts = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
+    causes = (*parts, error.__cause__, error.__context__)
+    return any(_is_caused_by(cause, failure) for cause in causes)

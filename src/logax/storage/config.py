@@ -1,4 +1,4 @@
-"""What to store of a state, and when."""
+"""Configuration of a writer: the views of the state to store, and their schedules."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from logax._schedule import Schedule, as_schedule
-from logax._serialization.trees import Node, Parts, outlined
-from logax._support.messages import received
-from logax.loop._base import checked_view
+from logax._serialization.trees import LeafPath, Node, outline_tree
+from logax._support.messages import describe_value
+from logax.loop._base import validate_view
 
 State = TypeVar("State")
 Storage = TypeVar("Storage")
@@ -17,34 +17,36 @@ Storage = TypeVar("Storage")
 
 @dataclasses.dataclass(frozen=True)
 class WriterGroupConfig(Generic[State, Storage]):
-    """One group of a trajectory: what is stored of the state, and when.
+    """Describe one group of a trajectory: a view of the state, and the steps to store it at.
 
         WriterGroupConfig(lambda state: {"energy": state.energy}, EveryNStep(10))
 
     Attributes:
-      view: A function of the state that gives a pytree of arrays, always of the same structure,
-        shapes and types. It is compiled, and so must depend on nothing but the state.
-      logging_frequency: When: a schedule, or a number n for every n-th step. `Once()` gives arrays
-        without an axis for the steps.
+      view: Function from the state to a pytree of arrays and numbers. It must return the same
+        structure, shapes and dtypes for every state. `HDF5StorageWriter` compiles it, so it must
+        not depend on anything but its argument.
+      logging_frequency: Schedule of the steps to store, or an integer n for every n-th step. With
+        `Once()` the stored arrays have no axis for the steps.
     """
 
     view: Callable[[State], Storage]
     logging_frequency: int | Schedule = 1
 
     def __post_init__(self) -> None:
-        checked_view("WriterGroupConfig", self.view)
+        validate_view("WriterGroupConfig", self.view)
         schedule = as_schedule(self.logging_frequency, "The schedule of `WriterGroupConfig`")
         object.__setattr__(self, "logging_frequency", schedule)
 
 
-def groups_of(config: Any) -> tuple[Node, list[tuple[Parts, WriterGroupConfig[Any, Any]]]]:
-    """The outline of a configuration, and its groups, in order.
+def flatten_config(config: Any) -> tuple[Node, list[tuple[LeafPath, WriterGroupConfig[Any, Any]]]]:
+    """Return the outline of a configuration, and its groups in order.
 
-    Those of other libraries count too, if they have a view and a schedule under the same names.
+    Group configurations of other libraries are accepted if they have the attributes `view` and
+    `logging_frequency`.
     """
-    outline, found = outlined(config, _is_group)
+    outline, found = outline_tree(config, _is_group_config)
     for parts, leaf in found:
-        if not _is_group(leaf):
+        if not _is_group_config(leaf):
             where = f"`{'/'.join(parts)}`" if parts else "the configuration"
             hint = "Write `WriterGroupConfig(view, schedule)`"
             if isinstance(leaf, type) and dataclasses.is_dataclass(leaf):
@@ -53,21 +55,21 @@ def groups_of(config: Any) -> tuple[Node, list[tuple[Parts, WriterGroupConfig[An
                 hint = "Write `WriterGroupConfig(view, EveryNStep(10))` with that function as view"
             raise TypeError(
                 "`HDF5StorageWriter` takes a configuration of `WriterGroupConfig`s, and "
-                f"{where} is {received(leaf)}. {hint}."
+                f"{where} is {describe_value(leaf)}. {hint}."
             )
     if not found:
         raise ValueError(
             "`HDF5StorageWriter` got a configuration without a `WriterGroupConfig`. Write "
             '`{"frames": WriterGroupConfig(view, EveryNStep(10))}`.'
         )
-    return outline, [(parts, _own(leaf)) for parts, leaf in found]
+    return outline, [(parts, _as_group_config(leaf)) for parts, leaf in found]
 
 
-def _is_group(x: Any) -> bool:
+def _is_group_config(x: Any) -> bool:
     return not isinstance(x, type) and hasattr(x, "view") and hasattr(x, "logging_frequency")
 
 
-def _own(group: Any) -> WriterGroupConfig[Any, Any]:
+def _as_group_config(group: Any) -> WriterGroupConfig[Any, Any]:
     if isinstance(group, WriterGroupConfig):
         return group
     return WriterGroupConfig(group.view, group.logging_frequency)

@@ -1,4 +1,4 @@
-"""One group of a trajectory, as an array of rows that are read when they are asked for."""
+"""`StoredGroup`: the rows of one group of a trajectory, read on demand."""
 
 from __future__ import annotations
 
@@ -14,115 +14,127 @@ from logax._logdict.export import free_name
 from logax._serialization.dtypes import StorageError
 from logax._serialization.trees import (
     Node,
+    build_tree,
     children_of,
-    count_of,
-    filled,
-    focused,
-    outlined,
-    parts_of,
+    leaf_count,
+    leaf_paths,
+    outline_tree,
+    select_subtree,
 )
-from logax._support.imports import imported
-from logax._support.messages import received
-from logax.loop._states import widened
+from logax._support.imports import import_optional
+from logax._support.messages import describe_value
+from logax.loop._pytrees import widen_dtype
 from logax.storage._commits import Commit
-from logax.storage._layout import axis_names, path_of
-from logax.storage._source import Source, in_order, valid
-from logax.storage._view import Leaf
+from logax.storage._layout import axis_names, dataset_path
+from logax.storage._trajectory_source import TrajectorySource, order_by_step, valid_row_mask
+from logax.storage._view import ArrayLayout
 from logax.storage.config import Storage
 
 Numbers = np.ndarray[Any, Any]
 
-_AT_ONCE = 4 * 2**20  # bytes to read ahead where rows are read one by one
+_MAX_READ_AHEAD_BYTES = 4 * 2**20  # of rows that are read one by one
 
 
 class StoredGroup(Generic[Storage]):
-    """The rows of one group, in the order of their steps.
+    """The rows of one group of a trajectory, in the order of their steps.
+
+    `HDF5StorageReader.focus_group` returns it. Index it like an array of rows; only the selected
+    rows are read from the file:
 
         frames[5]        one row
-        frames[-1]       the last one
-        frames[10:20]    several, with an axis for them in front of each array
+        frames[-1]       the last row
+        frames[10:20]    several rows, stacked along a new first axis of each array
         frames[::100]
         frames[[3, 7]]
-        frames[...]      all
+        frames[...]      all rows
 
-    Of a group that was written once there is no such axis, and `group[...]` gives it. Who goes
-    through the rows of a group, `for row in frames`, gets them as they were when that began; where
-    another run may have written over those that are left, there is a `StorageError`.
-    `HDF5StorageReader.focus_group` makes them.
+    The arrays of a group that was written once have no axis for the rows: `group[...]` returns
+    them.
+
+    `for row in frames` iterates over the rows as of the beginning of the iteration. If another run
+    continues the file meanwhile, and may have overwritten the remaining rows, the iteration raises
+    a `StorageError`.
     """
 
-    def __init__(self, source: Source, number: int) -> None:
+    def __init__(self, source: TrajectorySource, number: int) -> None:
         self._source, self._number = source, number
         self._group = source.layout.groups[number]
         self._outline: Node = self._group.outline
-        self._first = 0  # of its leaves
+        self._first_leaf = 0
         self._prefix = self._group.name
         self._treedef: Any = None
-        self._known: tuple[int, Numbers, Numbers] | None = None
+        self._cached_order: tuple[int, Numbers, Numbers] | None = None
 
     @property
     def name(self) -> str:
-        """Its name in the file."""
+        """Name of the group in the file."""
         return self._group.name
 
     @property
     def is_once(self) -> bool:
-        """Whether it was written once, without an axis for the steps."""
+        """True if the group is written once, without an axis for the steps."""
         return self._group.is_once
 
     @property
     def steps(self) -> Numbers:
-        """The step of each row."""
+        """Step of each row."""
         return self._order()[1]
 
     @property
     def arrays(self) -> dict[str, str]:
-        """Type and shape of a row, for each array: `{"energy": "float32"}`."""
-        parts = parts_of(self._outline)
-        leaves = zip(parts, self._leaves(), strict=True)
-        return {path_of(own): leaf.said for own, (_, leaf) in leaves}
+        """Dtype and shape of each array of a row: `{"energy": "float32"}`."""
+        leaves = zip(leaf_paths(self._outline), self._leaves(), strict=True)
+        return {dataset_path(parts): leaf.description for parts, (_, leaf) in leaves}
 
     def __len__(self) -> int:
         return len(self.steps)
 
     def __repr__(self) -> str:
-        arrays = ", ".join(f"{name}: {said}" for name, said in self.arrays.items())
+        arrays = ", ".join(f"{name}: {description}" for name, description in self.arrays.items())
         rows = "closed" if self._source.is_closed else f"{len(self)} rows"
         rows = "once" if self.is_once else rows
         return f"<StoredGroup `{self._prefix}`, {rows}: {arrays}>"
 
     def __getitem__(self, index: Any) -> Storage:
         with self._source.lock:
-            found = self._value(index) if self.is_once else self._found(index)
-        return self._tree(found)  # type: ignore[no-any-return]
+            leaves = self._read_once(index) if self.is_once else self._read_index(index)
+        return self._build_row(leaves)  # type: ignore[no-any-return]
 
     def __iter__(self) -> Iterator[Storage]:
         if self.is_once:
             raise TypeError(f"`{self.name}` was written once and has no rows. Write `group[...]`.")
         with self._source.lock:
-            rows = self._each(self._source.commit, self._order()[0])
+            rows = self._iterate(self._source.commit, self._order()[0])
         return (row for _, row in rows)
 
     def focus(self, where: Callable[[Any], Any]) -> StoredGroup[Any]:
-        """A part of each row, of which alone is read then: `frames.focus(lambda row: row.energy)`.
+        """Return the group reduced to a part of each row; only that part is read from the file.
+
+            frames.focus(lambda row: row.energy)
+
+        Args:
+          where: Function that selects the part of a row, by attribute, key or index.
 
         Raises:
-          LookupError: There is no such part.
+          LookupError: The rows have no such part.
         """
-        node, before, parts = focused("`focus` finds no such part", self._outline, where)
+        node, before, parts = select_subtree("`focus` finds no such part", self._outline, where)
         part = StoredGroup[Any](self._source, self._number)
-        part._outline, part._first = node, self._first + before
+        part._outline, part._first_leaf = node, self._first_leaf + before
         part._prefix = "/".join([self._prefix, *parts])
         return part
 
     def like(self, row: Tree) -> Self:
-        """The same group, with rows in the classes of this one, which has their structure.
+        """Return the same group, with rows in the container classes of `row`.
+
+        Args:
+          row: A row, or any pytree with the structure of one.
 
         Raises:
-          ValueError: It has another structure.
+          ValueError: `row` has another structure than the rows of the group.
         """
-        theirs = ["/".join(parts) for parts, _ in outlined(row)[1]]
-        mine = ["/".join(parts) for parts in parts_of(self._outline)]
+        theirs = ["/".join(parts) for parts, _ in outline_tree(row)[1]]
+        mine = ["/".join(parts) for parts in leaf_paths(self._outline)]
         if theirs != mine or len(jax.tree.leaves(row)) != len(mine):
             raise ValueError(
                 f"`like` must have the structure of the rows of `{self._prefix}`, with the arrays "
@@ -134,113 +146,114 @@ class StoredGroup(Generic[Storage]):
         return same
 
     def to_xarray(self) -> Any:
-        """The group as an `xarray.Dataset`, with the dimension and the coordinate `step`.
+        """Return the group as an `xarray.Dataset` with the dimension and coordinate `step`.
 
-        That is `step_` where there is an array called `step`, as in the file. Other axes are called
-        by their length, `axis_3`, and are the same for all arrays. PRNG keys are in it as the
-        numbers that they are made of, and types that NumPy lacks as float32 or int32.
+        The coordinate is called `step_` if there is an array called `step`, as in the file. Other
+        dimensions are named by their length, `axis_3`, and shared by all arrays. PRNG keys become
+        their key data, and dtypes that NumPy lacks become float32 or int32.
         """
-        xarray = imported("xarray", "group.to_xarray()")
+        xarray = import_optional("xarray", "group.to_xarray()")
         with self._source.lock:
             places, steps = self._order()
-            raw = [self._raw(number, places) for number, _ in self._leaves()]
+            stored = [self._read_stored(number, places) for number, _ in self._leaves()]
         arrays = self.arrays
         step = free_name("step", arrays)
-        rows = () if self.is_once else (step,)
+        row_axes = () if self.is_once else (step,)
         variables = {}
-        for name, (_, leaf), numbers in zip(arrays, self._leaves(), raw, strict=True):
+        for name, (_, leaf), numbers in zip(arrays, self._leaves(), stored, strict=True):
             if not leaf.kind.is_key:
-                numbers = widened(leaf.kind.to_true(numbers, self._shape(leaf, numbers)))
-            axes = [free_name(axis, arrays) for axis in axis_names(numbers.shape[len(rows) :])]
-            variables[name] = ((*rows, *axes), numbers)
+                numbers = widen_dtype(leaf.kind.decode(numbers, self._shape(leaf, numbers)))
+            lengths = numbers.shape[len(row_axes) :]
+            axes = [free_name(axis, arrays) for axis in axis_names(lengths)]
+            variables[name] = ((*row_axes, *axes), numbers)
         return xarray.Dataset(variables, {} if self.is_once else {step: steps})
 
-    def kept(self, commit: Commit, before: Commit) -> int:
-        """How many of the first places have, by a commit, the rows that were there before."""
-        return commit.kept_since(before.runs, self._number)
+    def _rows_kept(self, commit: Commit, before: Commit) -> int:
+        """Return the number of leading rows of `before` that `commit` still has."""
+        return commit.rows_kept_since(before.runs, self._number)
 
-    def since(self, commit: Commit, start: int) -> Iterator[tuple[int, Storage]]:
-        """The rows by a commit from a place on, in the order of their places, which come along.
+    def _rows_since(self, commit: Commit, start: int) -> Iterator[tuple[int, Storage]]:
+        """Iterate over places and rows, from the place `start` on, as of a commit.
 
         Raises:
-          StorageError: Another run has continued the file since.
+          StorageError: Another run has continued the file since the commit.
         """
-        stand = commit.groups[self._number]
-        if start >= stand.number:
+        group_commit = commit.groups[self._number]
+        if start >= group_commit.valid_rows:
             return iter(())
         with self._source.lock:
             self._check_run(commit)
             if self.is_once:
                 return iter([(0, self[...])])
-            steps = self._source.steps(self._number)[: stand.number]
-        places = np.flatnonzero(valid(steps, stand.cuts))
-        return self._each(commit, places[places >= start])
+            steps = self._source.read_steps(self._number)[: group_commit.valid_rows]
+        places = np.flatnonzero(valid_row_mask(steps, group_commit.cuts))
+        return self._iterate(commit, places[places >= start])
 
-    def _each(self, commit: Commit, places: Numbers) -> Iterator[tuple[int, Storage]]:
-        """Rows at places that they have by a commit, of which several are read at a time."""
+    def _iterate(self, commit: Commit, places: Numbers) -> Iterator[tuple[int, Storage]]:
+        """Iterate over places and rows as of a commit, reading several rows at a time."""
         row_bytes = max(1, sum(leaf.row_bytes for _, leaf in self._leaves()))
-        ahead = max(1, min(len(places), _AT_ONCE // row_bytes))
-        for start in range(0, len(places), ahead):
-            own = places[start : start + ahead]
+        count = max(1, min(len(places), _MAX_READ_AHEAD_BYTES // row_bytes))
+        for start in range(0, len(places), count):
+            batch = places[start : start + count]
             with self._source.lock:
                 self._check_run(commit)
-                rows = self._read(own)
-            for i, place in enumerate(own):
-                yield int(place), self._tree([x[i] for x in rows])
+                columns = self._read(batch)
+            for i, place in enumerate(batch):
+                yield int(place), self._build_row([x[i] for x in columns])
 
     def _check_run(self, commit: Commit) -> None:
-        """Raise where the source shows what another run than that of a commit has written."""
+        """Raise if the source shows rows of another run than that of a commit."""
         if self._source.commit.runs != commit.runs:
             raise StorageError(
-                f"{self._source.path} was continued by another run while the rows of "
-                f"`{self.name}` were gone through. Begin again, with a new `iter(group)`, to get "
-                "those that are there now."
+                f"{self._source.path} was continued by another run during an iteration over the "
+                f"rows of `{self.name}`. Begin again, with a new `iter(group)`, to get the current "
+                "rows."
             )
 
     def _order(self) -> tuple[Numbers, Numbers]:
-        """Places of the rows that count, and their steps."""
+        """Return the places of the valid rows, and their steps."""
         with self._source.lock:
             commit = self._source.commit
-            if self._known is None or self._known[0] != commit.sequence:
-                steps = self._source.steps(self._number)
-                places = in_order(steps, commit.groups[self._number].cuts)
-                self._known = (commit.sequence, places, steps[places])
-            return self._known[1], self._known[2]
+            if self._cached_order is None or self._cached_order[0] != commit.sequence:
+                steps = self._source.read_steps(self._number)
+                places = order_by_step(steps, commit.groups[self._number].cuts)
+                self._cached_order = (commit.sequence, places, steps[places])
+            return self._cached_order[1], self._cached_order[2]
 
-    def _leaves(self) -> list[tuple[int, Leaf]]:
-        numbers = range(self._first, self._first + count_of(self._outline))
+    def _leaves(self) -> list[tuple[int, ArrayLayout]]:
+        numbers = range(self._first_leaf, self._first_leaf + leaf_count(self._outline))
         return [(number, self._group.leaves[number]) for number in numbers]
 
-    def _raw(self, number: int, places: Numbers) -> Numbers:
+    def _read_stored(self, number: int, places: Numbers) -> Numbers:
         if not self.is_once:
-            return self._source.rows(self._number, number, places)
+            return self._source.read_rows(self._number, number, places)
         self._check_written()
-        return self._source.once(self._number, number)
+        return self._source.read_once(self._number, number)
 
     def _read(self, places: Numbers) -> list[Any]:
-        found = []
+        columns = []
         for number, leaf in self._leaves():
-            numbers = self._raw(number, places)
-            found.append(leaf.kind.to_true(numbers, self._shape(leaf, numbers)))
-        return found
+            numbers = self._read_stored(number, places)
+            columns.append(leaf.kind.decode(numbers, self._shape(leaf, numbers)))
+        return columns
 
-    def _shape(self, leaf: Leaf, numbers: Numbers) -> tuple[int, ...]:
+    def _shape(self, leaf: ArrayLayout, numbers: Numbers) -> tuple[int, ...]:
         return leaf.shape if self.is_once else (len(numbers), *leaf.shape)
 
-    def _tree(self, leaves: list[Any]) -> Tree:
+    def _build_row(self, leaves: list[Any]) -> Tree:
         if self._treedef is not None:
             return jax.tree.unflatten(self._treedef, leaves)
-        return filled(self._outline, iter(leaves))
+        return build_tree(self._outline, iter(leaves))
 
-    def _found(self, index: Any) -> list[Any]:
+    def _read_index(self, index: Any) -> list[Any]:
         places, steps = self._order()
-        chosen = self._chosen(index, len(steps))
-        if isinstance(chosen, int):
-            return [x[0] for x in self._read(places[chosen : chosen + 1])]
-        return self._read(places[chosen])
+        rows = self._normalize_index(index, len(steps))
+        if isinstance(rows, int):
+            return [x[0] for x in self._read(places[rows : rows + 1])]
+        return self._read(places[rows])
 
-    def _value(self, index: Any) -> list[Any]:
-        if not _means_all(index):
+    def _read_once(self, index: Any) -> list[Any]:
+        if not _selects_all(index):
             raise IndexError(
                 f"`{self.name}` was written once and has no rows to choose from, and got "
                 f"{index!r}. Write `group[...]`."
@@ -249,7 +262,7 @@ class StoredGroup(Generic[Storage]):
         return [x[()] if isinstance(x, np.ndarray) else x for x in self._read(np.arange(1))]
 
     def _example(self) -> str:
-        """How to write a part of a row."""
+        """Return an expression for a part of a row, for messages."""
         found = children_of(self._outline)
         key = found[0][0] if found else "energy"
         return f"row.{key}" if self._outline[0] == "namespace" else f"row[{key!r}]"
@@ -257,14 +270,14 @@ class StoredGroup(Generic[Storage]):
     def _check_written(self) -> None:
         if not len(self):
             if self._source.commit.is_complete:
-                why = "the writer was never given step 0"
+                reason = "the writer never got step 0"
             else:
-                why = "at the last look; `reader.refresh()` looks again"
-            raise IndexError(f"`{self.name}` was not written: {why}.")
+                reason = "at the time of the last read; `reader.refresh()` reads again"
+            raise IndexError(f"`{self.name}` was not written: {reason}.")
 
-    def _chosen(self, index: Any, rows: int) -> Any:
-        """The rows that an index means: one, or several."""
-        if _means_all(index):
+    def _normalize_index(self, index: Any, rows: int) -> Any:
+        """Return the number of one row, or an array of row numbers."""
+        if _selects_all(index):
             return np.arange(rows)
         if isinstance(index, slice):
             return np.arange(rows)[index]
@@ -283,8 +296,8 @@ class StoredGroup(Generic[Storage]):
             number = None
         if number is None:
             raise TypeError(
-                f"`{self.name}` is indexed by rows, with a whole number, a slice, a list of "
-                f"numbers or `...`, and got {received(index)}. For a part of each row write "
+                f"`{self.name}` is indexed by rows, with an integer, a slice, a list of integers "
+                f"or `...`, and got {describe_value(index)}. For a part of each row write "
                 f"`group.focus(lambda row: {self._example()})`."
             )
         if not -rows <= number < rows:
@@ -292,6 +305,6 @@ class StoredGroup(Generic[Storage]):
         return number % rows
 
 
-def _means_all(index: Any) -> bool:
-    """Whether it is `...` or `()`, as of arrays without an axis."""
+def _selects_all(index: Any) -> bool:
+    """Return whether an index is `...` or `()`."""
     return index is ... or (isinstance(index, tuple) and not index)

@@ -1,4 +1,4 @@
-"""Reads what `HDF5StorageWriter` has written, or is writing."""
+"""`HDF5StorageReader` and `resume_state`: read the files of `HDF5StorageWriter`."""
 
 from __future__ import annotations
 
@@ -14,23 +14,24 @@ import numpy as np
 
 from logax._logdict.export import free_name
 from logax._serialization.dtypes import StorageError
-from logax._serialization.trees import focused, parts_of
-from logax._support.files import as_path
-from logax._support.imports import imported
-from logax._support.messages import received, warn_user
-from logax._support.validation import in_seconds
-from logax.storage._source import Source
+from logax._serialization.trees import leaf_paths, select_subtree
+from logax._support.files import validate_path
+from logax._support.imports import import_optional
+from logax._support.messages import describe_value, warn_user
+from logax._support.validation import validate_seconds
+from logax.storage._trajectory_source import TrajectorySource
 from logax.storage.config import State, Storage, WriterGroupConfig
 from logax.storage.group import StoredGroup
 
-if TYPE_CHECKING:  # Python knows defaults since 3.13, type checkers before
+if TYPE_CHECKING:  # Python supports defaults since 3.13, type checkers before that
     from typing_extensions import TypeVar as TypeVarWithDefault
 
     Config = TypeVarWithDefault("Config", default=Any)
 else:
     Config = TypeVar("Config")
 
-_STILL = 0.5  # seconds without a row, after which to ask whether somebody still writes
+_WRITER_CHECK_SECONDS = 0.5  # without a new row, before `follow` tests whether there is a writer
+_STATE_HINT = "Give the group that holds the states, or select them from its rows with `where`."
 
 
 def resume_state(
@@ -40,30 +41,34 @@ def resume_state(
     *,
     where: Callable[[Any], Any] | None = None,
 ) -> tuple[State, int]:
-    """Return the state to go on with, and the step, for a run that may have begun already.
+    """Return the state and the step to continue a run with, or to begin it with.
 
         state, start_step = resume_state("run.h5", "states", initial_state)
         writer = HDF5StorageWriter("run.h5", config, state, 1000, mode="a", start_step=start_step)
         run_loop(step, state, 1000, logger=writer, start_step=start_step)
 
-    The state is the last one in the file, and the step the one after it. A writer stores a step in
-    all groups or in none, so that no group misses a row of an earlier step; the writer drops later
-    rows of other groups, as they come again. Where there is no file, or no row in the group, the
-    run begins: with `initial_state` and 0.
+    The state is the last one in the file, and the step is the one after it. No group misses a row
+    of an earlier step, as a writer stores a step in all groups or in none. Rows of later steps in
+    other groups are dropped by the writer, as the run stores them again. If there is no file, or
+    no row in the group, the result is `initial_state` and 0.
 
     Args:
       path: Path of the file.
-      group: Name of the group that holds the states, or a function as `focus_group` takes it.
-      initial_state: State at the beginning, with the structure of those in the file. Where it has
-        JAX arrays, the result has JAX arrays too, and NumPy arrays elsewhere.
-      where: Function that picks the state from a row that holds more.
+      group: Name of the group that holds the states, or a function as for `focus_group`.
+      initial_state: State at the beginning of the run, with the structure of those in the file. The
+        result has JAX arrays where this state has JAX arrays, and NumPy arrays elsewhere.
+      where: Function that selects the state from a row that contains more than the state.
+
+    Returns:
+      The state, and the number of the next step.
 
     Raises:
-      LookupError: The file has no such group.
-      ValueError: Its rows have another structure, or other shapes or types, than `initial_state`.
+      LookupError: The file has no such group, or the group is written once.
+      ValueError: The rows have another structure, other shapes or other dtypes than
+        `initial_state`.
       StorageError: The file cannot be read.
     """
-    if not os.path.exists(as_path("resume_state", "path", path)):
+    if not os.path.exists(validate_path("resume_state", "path", path)):
         return initial_state, 0
     with HDF5StorageReader[Any](path) as reader:
         rows = reader.focus_group(group)
@@ -74,59 +79,62 @@ def resume_state(
             )
         if not len(rows):
             return initial_state, 0
-        chosen = rows if where is None else rows.focus(where)
-        wrong = f"`resume_state` cannot take the state from `{rows.name}` of {os.fspath(path)}: "
+        states = rows if where is None else rows.focus(where)
+        prefix = f"`resume_state` cannot take the state from `{rows.name}` of {os.fspath(path)}: "
         try:
-            stored = chosen.like(initial_state)[-1]
+            stored = states.like(initial_state)[-1]
         except ValueError as error:
-            raise ValueError(f"{wrong}{error} {_PICK_STATE}") from error
+            raise ValueError(f"{prefix}{error} {_STATE_HINT}") from error
         for mine, theirs in zip(*map(jax.tree.leaves, (initial_state, stored)), strict=True):
-            # A number of Python's has no type of its own.
+            # A Python number has no dtype to compare.
             if (
                 np.shape(mine) != theirs.shape
                 or getattr(mine, "dtype", theirs.dtype) != theirs.dtype
             ):
                 raise ValueError(
-                    f"{wrong}its rows have {_type(theirs)} where `initial_state` has "
-                    f"{_type(mine)}. {_PICK_STATE}"
+                    f"{prefix}its rows have {_describe_type(theirs)} where `initial_state` has "
+                    f"{_describe_type(mine)}. {_STATE_HINT}"
                 )
-        return jax.tree.map(_as_in, initial_state, stored), int(rows.steps[-1]) + 1
+        return jax.tree.map(_convert_like, initial_state, stored), int(rows.steps[-1]) + 1
 
 
-_PICK_STATE = "Give the group that holds the states, or pick them from its rows with `where`."
-
-
-def _type(x: Any) -> str:
+def _describe_type(x: Any) -> str:
     name = x.dtype.name if hasattr(x, "dtype") else type(x).__name__
     return f"{name}{list(np.shape(x))}"
 
 
-def _as_in(initial: Any, stored: Any) -> Any:
-    is_of_jax = isinstance(initial, jax.Array | jax.ShapeDtypeStruct)
-    return jnp.asarray(stored) if is_of_jax else stored
+def _convert_like(initial: Any, stored: Any) -> Any:
+    is_jax_array = isinstance(initial, jax.Array | jax.ShapeDtypeStruct)
+    return jnp.asarray(stored) if is_jax_array else stored
 
 
 class HDF5StorageReader(Generic[Config]):
-    """A trajectory that was written, or is being written, by `HDF5StorageWriter`.
+    """Read a trajectory that `HDF5StorageWriter` has written, or is still writing.
 
         with HDF5StorageReader("run.h5") as reader:
             frames = reader.focus_group(lambda config: config["frames"])
             last = frames[-1]
             energy = frames[...]["energy"]
 
-    Only what is asked for is read. What is read are NumPy arrays in dictionaries, lists, tuples and
-    namespaces, as the view gave them, or in classes of your own, see `focus_group`. Opening a file
-    runs nothing that is in it. Threads may share a reader.
+    Opening a file reads no rows, and `StoredGroup` reads only the selected ones. Rows are pytrees
+    of NumPy arrays. Their containers are dictionaries, lists, tuples and namespaces, in the
+    structure that the view returned; `focus_group` and `StoredGroup.like` can restore other
+    classes. Reading never runs code from the file, so files from untrusted sources are safe.
+    Threads may share a reader.
+
+    A reader shows the file as of its opening or the last `refresh`. Use `follow` to get rows as
+    they are written.
 
     Args:
-      path: Of the file.
+      path: Path of the file.
 
     Raises:
-      StorageError: It is no such file, or it is damaged.
+      FileNotFoundError: There is no such file.
+      StorageError: The file is not a trajectory, or it is damaged.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._path = os.path.abspath(as_path("HDF5StorageReader", "path", path))
+        self._path = os.path.abspath(validate_path("HDF5StorageReader", "path", path))
         if os.path.isdir(self._path):
             raise IsADirectoryError(
                 f"`HDF5StorageReader` takes the path of a file, and {self._path} is a folder."
@@ -135,7 +143,7 @@ class HDF5StorageReader(Generic[Config]):
             raise FileNotFoundError(
                 f"`HDF5StorageReader` reads {self._path}, and there is no such file."
             )
-        self._source = Source(self._path)
+        self._source = TrajectorySource(self._path)
 
     def __enter__(self) -> Self:
         return self
@@ -149,7 +157,7 @@ class HDF5StorageReader(Generic[Config]):
         self.close()
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._source.close()
 
     def __repr__(self) -> str:
@@ -158,28 +166,28 @@ class HDF5StorageReader(Generic[Config]):
 
     @property
     def actual_steps(self) -> int:
-        """Number of steps that have run, by the last commit: one more than the last of them.
+        """Number of steps that have run: the last step plus one, as of the last commit.
 
-        All rows of these steps are in the file, in all groups, also after a kill.
+        All rows of these steps are in the file, in all groups, even if the writer was killed.
         """
         return self._source.commit.actual_steps
 
     @property
     def total_steps(self) -> int | None:
-        """How many there were to be, where that was known."""
+        """Number of steps that the writer expected; None if unknown."""
         return self._source.commit.total_steps
 
     @property
     def complete(self) -> bool:
-        """Whether the writer has come to its end; if not, it still writes, or was killed."""
+        """True if the writer has finished; False if it still writes, has failed or was killed."""
         return self._source.commit.is_complete
 
     def refresh(self) -> None:
-        """Look at what was written since; until then a reader sees the file as it was."""
+        """Show the rows that were written since the file was opened or last refreshed."""
         self._source.refresh()
 
     def list_groups(self) -> list[str]:
-        """The names of the groups, as they stand in the file."""
+        """Return the names of all groups."""
         return [group.name for group in self._source.layout.groups]
 
     @overload
@@ -194,14 +202,14 @@ class HDF5StorageReader(Generic[Config]):
     def focus_group(self, view_or_name: str, *, like: Any = None) -> StoredGroup[Any]: ...
 
     def focus_group(self, view_or_name: Any, *, like: Any = None) -> Any:
-        """One group.
+        """Return one group.
 
         Args:
-          view_or_name: Its name, or a function that picks it from the configuration, by attribute,
-            key or index: `lambda config: config.frames`. The classes of the configuration are not
-            needed.
-          like: A row, or anything with its structure, such as what the view gives for a state: rows
-            come in its classes.
+          view_or_name: Name of the group, or a function that selects it from the configuration by
+            attribute, key or index: `lambda config: config.frames`. The classes of the
+            configuration are not needed.
+          like: A row, or any pytree with the structure of one, such as the result of the view for a
+            state. The group then returns rows in the same container classes.
 
         Raises:
           LookupError: There is no such group.
@@ -217,20 +225,20 @@ class HDF5StorageReader(Generic[Config]):
             number = names.index(view_or_name)
         elif callable(view_or_name):
             what = "`focus_group` finds no group"
-            node, number, parts = focused(what, layout.config, view_or_name)
+            node, number, parts = select_subtree(what, layout.config, view_or_name)
             if node[0] != "leaf":
-                inside = ", ".join(repr("/".join((*parts, *own))) for own in parts_of(node))
+                inside = ", ".join(repr("/".join((*parts, *path))) for path in leaf_paths(node))
                 raise LookupError(
-                    f"`focus_group` takes one group, and got {'/'.join(parts) or 'all'}. Pick one "
-                    f"of {inside or 'none'}."
+                    f"`focus_group` takes one group, and got {'/'.join(parts) or 'all'}. Select "
+                    f"one of {inside or 'none'}."
                 )
         else:
             raise TypeError(
                 "`focus_group` takes the name of a group, or a function such as "
-                f"`lambda config: config.frames`, and got {received(view_or_name)}."
+                f"`lambda config: config.frames`, and got {describe_value(view_or_name)}."
             )
-        own = StoredGroup[Any](self._source, number)
-        return own if like is None else own.like(like)
+        group = StoredGroup[Any](self._source, number)
+        return group if like is None else group.like(like)
 
     @overload
     def follow(
@@ -249,84 +257,86 @@ class HDF5StorageReader(Generic[Config]):
     def follow(
         self, group: Any, *, poll_seconds: float = 0.1, timeout: float | None = None
     ) -> Iterator[Any]:
-        """The rows of a group, from the first on, as they come, until the file is complete.
+        """Iterate over the rows of a group as they are written, until the file is complete.
 
-        Rows come in the order in which they were written. If another run goes on with the file
-        before it is complete, its rows follow; where it goes on from an earlier step
-        (`start_step`), those from there on come anew, as that run writes them. If nobody goes on
-        with a file that is not complete, the rows end with a warning; it says so too if the file
-        was deleted, or replaced by another one.
+        The iteration starts with the first row, in the order in which rows were written. If another
+        run continues the file before it is complete, the rows of that run follow; if it continues
+        from an earlier step (`start_step`), the rows from that step on are repeated as the new run
+        writes them. If no run continues an incomplete file, the iteration ends with a warning,
+        which also reports if the file was deleted or replaced by another one.
 
         Args:
-          group: One that `focus_group` gave, or what it takes.
-          poll_seconds: How often to look.
-          timeout: How long to wait for the next row.
+          group: A result of `focus_group`, or an argument for it.
+          poll_seconds: Time between two looks at the file, in seconds.
+          timeout: Maximum time to wait for the next row, in seconds. None waits forever.
 
         Raises:
-          TimeoutError: It took longer.
+          TimeoutError: No row was written for `timeout` seconds.
         """
-        poll = in_seconds("follow", "poll_seconds", poll_seconds)
-        longest = None if timeout is None else in_seconds("follow", "timeout", timeout)
-        own = group if isinstance(group, StoredGroup) else self.focus_group(group)
-        if own._source is not self._source:
+        poll = validate_seconds("follow", "poll_seconds", poll_seconds)
+        max_wait = None if timeout is None else validate_seconds("follow", "timeout", timeout)
+        stored_group = group if isinstance(group, StoredGroup) else self.focus_group(group)
+        if stored_group._source is not self._source:
             raise ValueError(
-                f"`follow` got `{own.name}` of another reader. Write `reader.follow(group)` with "
-                "the reader whose `focus_group` gave the group."
+                f"`follow` got `{stored_group.name}` of another reader. Write "
+                "`reader.follow(group)` with the reader whose `focus_group` returned the group."
             )
-        return self._followed(own, poll, longest)
+        return self._follow_rows(stored_group, poll, max_wait)
 
-    def _followed(
-        self, group: StoredGroup[Storage], poll: float, longest: float | None
+    def _follow_rows(
+        self, group: StoredGroup[Storage], poll: float, max_wait: float | None
     ) -> Iterator[Storage]:
         source, number, start = self._source, 0, 0
         commit = source.commit
-        last = asked = time.monotonic()
+        last_row = last_check = time.monotonic()
         while True:
-            is_left, now = False, time.monotonic()
-            if now - max(last, asked) > _STILL:  # before the look, which sees all that was left
-                is_left, asked = not source.is_written(), now
-            came, before, commit = number, commit, source.refresh()
-            start = min(start, group.kept(commit, before))
+            is_abandoned, now = False, time.monotonic()
+            if now - max(last_row, last_check) > _WRITER_CHECK_SECONDS:
+                # Before the refresh, which then sees everything that the writer left behind.
+                is_abandoned, last_check = not source.has_writer(), now
+            rows_before, before, commit = number, commit, source.refresh()
+            start = min(start, group._rows_kept(commit, before))
             try:
-                for place, row in group.since(commit, start):
+                for place, row in group._rows_since(commit, start):
                     yield row
-                    number, start, last = number + 1, place + 1, time.monotonic()
+                    number, start, last_row = number + 1, place + 1, time.monotonic()
             except StorageError:
                 if source.is_current(commit):
                     raise
             else:
                 if commit.is_complete:
                     return
-                if is_left and (number, commit.runs) == (came, before.runs):
+                if is_abandoned and (number, commit.runs) == (rows_before, before.runs):
                     break
-            if longest is not None and time.monotonic() - last > longest:
+            if max_wait is not None and time.monotonic() - last_row > max_wait:
                 raise TimeoutError(
-                    f"`follow` waited {longest:g} s for the next row of `{group.name}`."
+                    f"`follow` waited {max_wait:g} s for the next row of `{group.name}`."
                 )
             time.sleep(poll)
-        warn_user(f"{source.fate()} {number} rows of `{group.name}` came.")
+        reason = source.describe_incomplete()
+        warn_user(f"{reason} `follow` returned {number} rows of `{group.name}`.")
 
     def to_xarray(self) -> Any:
-        """All groups as an `xarray.DataTree`, one dataset each, see `StoredGroup.to_xarray`.
+        """Return all groups as an `xarray.DataTree` of one dataset each.
 
-        Slashes, which trees keep for themselves, are dots in the names of arrays. A group that is
-        to be written once and was not is left out.
+        See `StoredGroup.to_xarray` for the datasets. Slashes in the names of arrays become dots, as
+        trees reserve slashes. Groups that are written once, and have not been written, are omitted.
         """
-        xarray = imported("xarray", "reader.to_xarray()")
-        with self._source.lock:  # all as of one look
-            found = {
+        xarray = import_optional("xarray", "reader.to_xarray()")
+        with self._source.lock:  # all groups as of the same commit
+            stored_groups = {
                 name: StoredGroup[Any](self._source, number)
                 for number, name in enumerate(self.list_groups())
             }
             datasets = {
                 name: group.to_xarray()
-                for name, group in found.items()
+                for name, group in stored_groups.items()
                 if len(group) or not group.is_once
             }
         groups = {}
         for name, dataset in datasets.items():
             names: dict[Any, str] = {}
-            for own in sorted({*dataset.variables, *dataset.sizes}, key=lambda own: "/" in own):
-                names[own] = free_name(own.replace("/", "."), names.values())
+            for old in sorted({*dataset.variables, *dataset.sizes}, key=lambda old: "/" in old):
+                names[old] = free_name(old.replace("/", "."), names.values())
             groups[f"/{name}"] = dataset.rename(names)
         return xarray.DataTree.from_dict(groups)

@@ -1,6 +1,6 @@
-"""What users need to test what they log, and to test destinations of their own.
+"""Test what a program logs, and test custom loggers.
 
-`MemoryLogger` keeps in memory what it is given:
+`MemoryLogger` keeps all records in memory:
 
     logger = logax.testing.MemoryLogger()
     with logger.run(name="a") as state:
@@ -9,16 +9,23 @@
     assert run.status == "finished"
     assert [value for step, value in run.columns["loss"]] == [...]
 
-`CASES` are the programs that every destination of this library is tested with. Each is run with
-your logger, and compared with what you read back:
+`CASES` are the programs that test every logger of this library. `Case.check` runs one with your
+logger, and compares the expected records with those that you read back:
 
     @pytest.mark.parametrize("case", logax.testing.CASES, ids=str)
     def test_my_logger(case, tmp_path):
         case.check(MyLogger(tmp_path), lambda: read_my_files(tmp_path))
 
-What is read back is, for each run by name, a `Seen`: by the flat name of each array the list of its
-records, each an x and a value, in order. The x is the step called `step`, else the first step that
-is named, else the number of the record of its key.
+`read_my_files` returns a dictionary from the name of each run to a `Seen`, which holds the records
+of each array as a list of pairs `(x, value)`. The x is the step called `step`, else the first named
+step, else the position of the record in the list.
+
+| File | Contents |
+| --- | --- |
+| `_memory.py` | `MemoryLogger` and `MemoryRun` |
+| `_checks.py` | `Case` and `Seen`: run a program, and compare the records |
+| `_cases.py` | `CASES`: the programs with their expected records |
+| `_programs.py` | the functions that these programs compile |
 """
 
 from __future__ import annotations

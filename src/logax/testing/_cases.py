@@ -1,6 +1,7 @@
-"""The programs that every destination is tested with.
+"""Programs that test every logger, with the records that each must leave.
 
-What each of them must leave behind is worked out in plain Python, beside the program.
+Each function runs a program with the logger, and returns the expected records, computed in plain
+Python.
 """
 
 from __future__ import annotations
@@ -17,23 +18,25 @@ from logax._harvest.spool import spool
 from logax.testing import _programs as programs
 from logax.testing._checks import Case, Seen
 
-_KEY = 0  # of the seeds below
+_SEED = 0
 
 
-def _grown(x: float) -> list[tuple[int, float]]:
+def _growth_records(x: float) -> list[tuple[int, float]]:
     return [(0, x * 2), (1, x * 4), (2, x * 8)]
 
 
 def _one_run(logger: Any) -> dict[str, Seen]:
     with logger.run(name="one", config={"rate": 0.5, "layers": [1, 2]}) as state:
         logger.tap(programs.growth, state)(1.0)
-    return {"one": Seen({"loss": _grown(1.0)}, "finished", {"rate": 0.5, "layers": [1, 2]})}
+    return {
+        "one": Seen({"loss": _growth_records(1.0)}, "finished", {"rate": 0.5, "layers": [1, 2]})
+    }
 
 
 def _one_run_spooled(logger: Any) -> dict[str, Seen]:
     with logger.run(name="one") as state:
         logger.spool(programs.growth, state)(1.0)
-    return {"one": Seen({"loss": _grown(1.0)})}
+    return {"one": Seen({"loss": _growth_records(1.0)})}
 
 
 def _seeds(number: int, way: str, **options: Any) -> Callable[[Any], dict[str, Seen]]:
@@ -42,10 +45,10 @@ def _seeds(number: int, way: str, **options: Any) -> Callable[[Any], dict[str, S
             state = logger.init(key, name="seed", config={"x": x})
             return getattr(logger, way)(programs.growth, state, **options)(x)
 
-        keys = jax.random.split(jax.random.key(_KEY), number)
+        keys = jax.random.split(jax.random.key(_SEED), number)
         jax.jit(jax.vmap(train))(keys, jnp.arange(number, dtype=jnp.float32))
         return {
-            f"seed-{i}": Seen({"loss": _grown(float(i))}, None, {"x": float(i)})
+            f"seed-{i}": Seen({"loss": _growth_records(float(i))}, None, {"x": float(i)})
             for i in range(number)
         }
 
@@ -70,7 +73,7 @@ def _another_step(logger: Any) -> dict[str, Seen]:
 def _no_step(logger: Any) -> dict[str, Seen]:
     with logger.run(name="one") as state:
         for x in (0.0, 10.0):
-            logger.tap(programs.said_twice, state)(x)
+            logger.tap(programs.log_twice, state)(x)
     return {"one": Seen({"a": [(0, 0.0), (1, 1.0), (2, 10.0), (3, 11.0)]})}
 
 
@@ -88,22 +91,22 @@ def _vectors(logger: Any) -> dict[str, Seen]:
     return {"one": Seen({"v": [(1, v)], "m": [(1, v.reshape(2, 2))]})}
 
 
-def _ragged(logger: Any) -> dict[str, Seen]:
+def _lane_lengths(logger: Any) -> dict[str, Seen]:
     def train(key: Any, n: Any) -> Any:
         return logger.tap(programs.count_to, logger.init(key, name="seed"), buffer=2)(n)
 
     numbers = [3, 0, 5, 1]
-    jax.vmap(train)(jax.random.split(jax.random.key(_KEY), 4), jnp.array(numbers))
+    jax.vmap(train)(jax.random.split(jax.random.key(_SEED), 4), jnp.array(numbers))
     columns = [{"i": [(i, 10 * i) for i in range(n)]} if n else {} for n in numbers]
     return {f"seed-{i}": Seen(own) for i, own in enumerate(columns)}
 
 
-def _ragged_turns(logger: Any) -> dict[str, Seen]:
+def _lane_lengths_in_turns(logger: Any) -> dict[str, Seen]:
     def train(key: Any, n: Any) -> Any:
         return logger.tap(programs.halves_to, logger.init(key, name="seed"), buffer=8)(n)
 
     numbers = [3, 1]
-    jax.vmap(train)(jax.random.split(jax.random.key(_KEY), 2), jnp.array(numbers))
+    jax.vmap(train)(jax.random.split(jax.random.key(_SEED), 2), jnp.array(numbers))
     return {
         f"seed-{i}": Seen({"x": [(step, step / 2) for step in range(2 * n)]})
         for i, n in enumerate(numbers)
@@ -168,7 +171,7 @@ def _many_calls(logger: Any) -> dict[str, Seen]:
     return {"one": Seen({"i": [(i, i) for i in range(12)]})}
 
 
-def _nested(logger: Any) -> dict[str, Seen]:
+def _inner_loop(logger: Any) -> dict[str, Seen]:
     with logger.run(name="one") as state:
         logger.tap(programs.loop_in_a_loop, state, buffer=5)()
     columns = {
@@ -182,7 +185,7 @@ def _a_logdict(logger: Any) -> dict[str, Seen]:
     _, logs = spool(programs.growth)(1.0)
     with logger.run(name="one") as state:
         logger.log(state, logs)
-    return {"one": Seen({"loss": _grown(1.0)})}
+    return {"one": Seen({"loss": _growth_records(1.0)})}
 
 
 def _a_live_block(logger: Any) -> dict[str, Seen]:
@@ -190,19 +193,19 @@ def _a_live_block(logger: Any) -> dict[str, Seen]:
     with logger.run(name="one") as state, logger.live(state):
         step(1.0)
         step(2.0)
-    return {"one": Seen({"loss": [*_grown(1.0), *_grown(2.0)]})}
+    return {"one": Seen({"loss": [*_growth_records(1.0), *_growth_records(2.0)]})}
 
 
 def _a_logger_in_live(logger: Any) -> dict[str, Seen]:
     with logger.run(name="one") as state:
         logger.log(state, {"x": 1.0}, step=0)
-    with live(_Named(logger, "two")):
+    with live(_NamedRunLogger(logger, "two")):
         jax.jit(programs.growth)(1.0)
-    return {"one": Seen({"x": [(0, 1.0)]}), "two": Seen({"loss": _grown(1.0)})}
+    return {"one": Seen({"x": [(0, 1.0)]}), "two": Seen({"loss": _growth_records(1.0)})}
 
 
-class _Named:
-    """A logger as `live` takes it, with a run that has a name."""
+class _NamedRunLogger:
+    """Logger for `live` whose run has a given name."""
 
     def __init__(self, logger: Any, name: str) -> None:
         self._logger, self._name = logger, name
@@ -245,10 +248,10 @@ def _side_by_side(logger: Any) -> dict[str, Seen]:
     }
 
 
-def _chosen(logger: Any) -> dict[str, Seen]:
+def _selection(logger: Any) -> dict[str, Seen]:
     with logger.run(name="one") as state:
-        logger.tap(programs.tagged, state, "b", prefix="p/")(1.0)
-        logger.spool(programs.tagged, state, tags="rare")(2.0)
+        logger.tap(programs.log_with_tags, state, "b", prefix="p/")(1.0)
+        logger.spool(programs.log_with_tags, state, tags="rare")(2.0)
     return {"one": Seen({"p/b": [(0, 2.0)], "c": [(1, 2.0)]})}
 
 
@@ -257,6 +260,8 @@ _HOSTILE = (
     "CON", "a,b", 'say "x"', "a\nb", "\t", "=1+1", "*", "run", "lane", "x_step",
 )  # fmt: skip
 
+# Programs that test a logger: streamed and collected runs, one to 256 seeds, named steps, pytrees,
+# branches, nested loops, values that are not finite, keys of all kinds, and crashes.
 CASES: tuple[Case, ...] = (
     Case("one run, streamed", _one_run),
     Case("one run, collected", _one_run_spooled),
@@ -270,8 +275,8 @@ CASES: tuple[Case, ...] = (
     Case("no step", _no_step),
     Case("pytrees", _pytrees),
     Case("vectors", _vectors),
-    Case("lanes of different lengths", _ragged),
-    Case("lanes of different lengths, in turns", _ragged_turns),
+    Case("lanes of different lengths", _lane_lengths),
+    Case("lanes of different lengths, in turns", _lane_lengths_in_turns),
     Case("branches", _branches),
     Case("late keys", _late_keys),
     Case("not finite", _not_finite),
@@ -281,12 +286,12 @@ CASES: tuple[Case, ...] = (
     Case("a key of a megabyte", _keys("k" * 2**20)),
     Case("no records", _nothing),
     Case("many calls", _many_calls),
-    Case("nested loops", _nested),
+    Case("nested loops", _inner_loop),
     Case("a logdict", _a_logdict),
     Case("a live block", _a_live_block),
     Case("a logger in live", _a_logger_in_live),
     Case("a Python loop", _a_python_loop),
     Case("a crash", _a_crash),
     Case("runs side by side", _side_by_side),
-    Case("chosen logs", _chosen),
+    Case("chosen logs", _selection),
 )

@@ -1,4 +1,4 @@
-"""What a destination is compared by."""
+"""Run a program with a logger, and compare the records that its destination holds."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ Columns = dict[str, list[tuple[Any, Any]]]
 
 @dataclasses.dataclass
 class Seen:
-    """What a destination holds of a run.
+    """Contents of one run, as read back from a destination.
 
     Attributes:
-      columns: By the flat name of each array the list of its records, each an x and a value.
-      status: "finished" or "crashed", or None if the destination does not say.
-      config: The config of the run, or None if the destination does not say.
-      group: What it has in common with the other runs of one `init`, or None.
+      columns: Records of each array, by its flat name (`net/w/0`): a list of pairs `(x, value)`.
+      status: "finished" or "crashed", or None if the destination does not store it.
+      config: Config of the run, or None if the destination does not store it.
+      group: Name that the runs of one `init` share, or None. `Case.check` does not compare it.
     """
 
     columns: Columns
@@ -32,11 +32,12 @@ class Seen:
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A program, and what a destination must hold after it.
+    """A program that tests a logger, with the records that it must leave.
 
     Attributes:
-      name: What it shows.
-      program: Runs with a logger, and gives what must be there: by name of the run, a `Seen`.
+      name: Name of the case; also its string, for `pytest.mark.parametrize(..., ids=str)`.
+      program: Function that runs the program with a logger, and returns the expected contents: a
+        dictionary from the name of each run to a `Seen`.
     """
 
     name: str
@@ -53,17 +54,19 @@ class Case:
         numbers_only: bool = False,
         empty_runs: bool = True,
     ) -> None:
-        """Run the program with a logger, close it, and compare what is read back.
+        """Run the program with a logger, close the logger, and compare the records read back.
 
         Args:
-          logger: With `lanes="split"`, and nothing written yet.
-          read: Gives what the destination holds, by the name of the run.
-          numbers_only: Whether the destination holds single numbers: then arrays of up to 16
-            elements are expected element by element, under `name/0`, `name/1,2`.
-          empty_runs: Whether the destination shows runs without records.
+          logger: Logger with `lanes="split"` and an empty destination.
+          read: Function that returns the contents of the destination: a mapping from the name of
+            each run to a `Seen`.
+          numbers_only: True if the destination stores single numbers only. The elements of arrays,
+            which have at most 16 of them, are then expected as columns `name/0`, `name/1,2`.
+          empty_runs: True if the destination lists runs without records.
 
         Raises:
-          AssertionError: It holds something else.
+          AssertionError: If the destination holds other runs or records. The message names the run
+            and the array.
         """
         expected = self.program(logger)
         if not empty_runs:
@@ -71,18 +74,20 @@ class Case:
         flush()
         logger.close()
         seen = dict(read())
-        _same(f"runs of case {self.name!r}", sorted(seen), sorted(expected))
+        _assert_equal(f"runs of case {self.name!r}", sorted(seen), sorted(expected))
         for name, run in expected.items():
-            columns = _elements(run.columns) if numbers_only else run.columns
-            _same_columns(f"case {self.name!r}, run {name!r}", seen[name].columns, columns)
+            columns = _split_elements(run.columns) if numbers_only else run.columns
+            _assert_equal_columns(f"case {self.name!r}, run {name!r}", seen[name].columns, columns)
             if seen[name].status is not None:
-                _same(f"status of {name!r}", seen[name].status, run.status or "finished")
+                _assert_equal(f"status of {name!r}", seen[name].status, run.status or "finished")
             if seen[name].config is not None and run.config is not None:
-                _same(f"config of {name!r}", dict(seen[name].config or {}), dict(run.config))
+                _assert_equal(
+                    f"config of {name!r}", dict(seen[name].config or {}), dict(run.config)
+                )
 
 
-def _elements(columns: Columns) -> Columns:
-    """Arrays as numbers of their own."""
+def _split_elements(columns: Columns) -> Columns:
+    """Return the elements of each array as separate columns."""
     single: Columns = {}
     for name, records in columns.items():
         for x, value in records:
@@ -93,17 +98,17 @@ def _elements(columns: Columns) -> Columns:
     return single
 
 
-def _same_columns(where: str, seen: Columns, expected: Columns) -> None:
-    _same(f"names in {where}", sorted(seen), sorted(expected))
+def _assert_equal_columns(where: str, seen: Columns, expected: Columns) -> None:
+    _assert_equal(f"names in {where}", sorted(seen), sorted(expected))
     for name, records in expected.items():
         own = seen[name]
-        _same(f"x of {name!r} in {where}", [x for x, _ in own], [x for x, _ in records])
+        _assert_equal(f"x of {name!r} in {where}", [x for x, _ in own], [x for x, _ in records])
         for (x, value), (_, wanted) in zip(own, records, strict=True):
-            if not _equal(value, wanted):
-                _same(f"{name!r} at {x} in {where}", value, wanted)
+            if not _are_equal(value, wanted):
+                _assert_equal(f"{name!r} at {x} in {where}", value, wanted)
 
 
-def _equal(seen: Any, expected: Any) -> bool:
+def _are_equal(seen: Any, expected: Any) -> bool:
     one, two = np.asarray(seen), np.asarray(expected)
     wide = np.result_type(one.dtype, two.dtype, np.float64)
     return one.shape == two.shape and np.array_equal(
@@ -111,11 +116,13 @@ def _equal(seen: Any, expected: Any) -> bool:
     )
 
 
-def _same(what: str, seen: Any, expected: Any) -> None:
+def _assert_equal(what: str, seen: Any, expected: Any) -> None:
     if seen != expected:
-        raise AssertionError(f"{what}: expected {_cut(expected)}, and there is {_cut(seen)}")
+        raise AssertionError(
+            f"{what}: expected {_truncate(expected)}, and there is {_truncate(seen)}"
+        )
 
 
-def _cut(value: Any) -> str:
+def _truncate(value: Any) -> str:
     text = repr(value)
     return text if len(text) < 500 else f"{text[:500]}..."

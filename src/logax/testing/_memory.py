@@ -1,4 +1,4 @@
-"""A logger that keeps what it is given."""
+"""Keep records in memory, for tests: `MemoryLogger` and its runs."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from logax.loggers.sink import Sink
 
 
 class MemoryRun:
-    """One run, as it was given.
+    """One run of a `MemoryLogger`.
 
     Attributes:
-      info: The run.
+      info: Identity of the run: name, id, config and group.
       status: "running", "finished" or "crashed".
-      records: Its records, in order.
+      records: Records of the run, in order.
     """
 
     def __init__(self, info: RunInfo) -> None:
@@ -27,17 +27,20 @@ class MemoryRun:
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """Name of the run."""
         return self.info.name
 
     @property
     def config(self) -> Mapping[str, Any]:
-        """The config of the run."""
+        """Config of the run."""
         return self.info.config
 
     @property
     def columns(self) -> dict[str, list[tuple[Any, Any]]]:
-        """By the flat name of each array its records: x and value of each."""
+        """Records of each array, by its flat name (`net/w/0`): a list of pairs `(x, value)`.
+
+        The x is the step called `step`, else the first named step, else the position in the list.
+        """
         columns: dict[str, list[tuple[Any, Any]]] = {}
         for record in self.records:
             for name, value in flat(record.values):
@@ -50,13 +53,24 @@ class MemoryRun:
 
 
 class MemoryLogger(Logger):
-    """Keeps all records in memory, for tests.
+    """Logger that keeps all records in memory, for tests.
+
+        logger = logax.testing.MemoryLogger()
+        with logger.run(name="a") as state:
+            logger.tap(train, state)(key)
+        (run,) = logger.runs
+        assert run.columns["loss"] == [(0, 2.0), (1, 4.0)]
+
+    It has the methods of every logger: `run`, `init`, `tap`, `spool`, `live`, `log`, `loop`. Call
+    `logax.flush()` before you read `runs`, unless the block of `run` has ended.
 
     Args:
-      lanes: What becomes of seeds: "split", "aggregate" or "group".
+      lanes: Treatment of the lanes of a vmapped `init`: "split" makes one run per lane, "aggregate"
+        one run with mean, minimum and maximum over the lanes, "group" one run per lane with a
+        common `info.group`.
 
     Attributes:
-      runs: All runs, in the order in which they began. `logax.flush()` first.
+      runs: All runs, in the order in which they began.
     """
 
     def __init__(self, *, lanes: str = "split") -> None:
@@ -66,7 +80,7 @@ class MemoryLogger(Logger):
 
     @property
     def runs(self) -> Sequence[MemoryRun]:
-        """All runs, in the order in which they began."""
+        """All runs, in the order in which they began. Call `logax.flush()` first."""
         return list(self._sink.runs.values())
 
 
@@ -90,7 +104,7 @@ class _Memory(Sink):
 
 
 def x_of(steps: Mapping[str, Any], count: int) -> Any:
-    """Where a record stands on the axis that a destination shows."""
+    """Return the x of a record: its step, or the number of earlier records."""
     if not steps:
         return count
     return np.asarray(steps["step"] if "step" in steps else next(iter(steps.values()))).item()

@@ -1,6 +1,6 @@
 """Functions that log, as users write them.
 
-They stand by themselves, so that each compiles once however many destinations are tested.
+They are module-level functions, so that each compiles once for all tested loggers.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from logax._log import log
 
 
 def growth(x: Any) -> Any:
-    """Three records of one key, with a step."""
+    """Log three records of one key, with a step."""
 
     def body(x: Any, i: Any) -> Any:
         x = x * 2
@@ -25,7 +25,7 @@ def growth(x: Any) -> Any:
 
 
 def episodes(x: Any) -> Any:
-    """Two steps, of which one is called `step`."""
+    """Log with two named steps, one of which is called `step`."""
 
     def body(x: Any, i: Any) -> Any:
         log({"a": x}, episode=i // 2, step=10 * i)
@@ -34,21 +34,21 @@ def episodes(x: Any) -> Any:
     return jax.lax.scan(body, x, jnp.arange(4))[0]
 
 
-def said_twice(x: Any) -> Any:
-    """One key, without a step."""
+def log_twice(x: Any) -> Any:
+    """Log one key twice, without a step."""
     log({"a": x})
     log({"a": x + 1})
     return x
 
 
 def arrays(x: Any) -> Any:
-    """Arrays."""
+    """Log a vector and a matrix."""
     log({"v": x, "m": x.reshape(2, 2)}, step=1)
     return x
 
 
 def count_to(n: Any) -> Any:
-    """As many records as the argument says."""
+    """Log `n` records."""
 
     def body(i: Any) -> Any:
         log({"i": 10 * i}, step=i)
@@ -58,7 +58,7 @@ def count_to(n: Any) -> Any:
 
 
 def halves_to(n: Any) -> Any:
-    """One key at two places of a loop, as often as the argument says."""
+    """Log one key at two places of a loop with `n` iterations."""
 
     def body(i: Any) -> Any:
         log({"x": i / 1}, step=2 * i)
@@ -69,7 +69,7 @@ def halves_to(n: Any) -> Any:
 
 
 def even_and_odd() -> Any:
-    """Branches that log differently."""
+    """Log different keys in the branches of a `cond`."""
 
     def step(_: Any, i: Any) -> Any:
         jax.lax.cond(
@@ -83,7 +83,7 @@ def even_and_odd() -> Any:
 
 
 def count_from(start: Any) -> Any:
-    """Four records of a long loop."""
+    """Log four records, counted from `start`."""
 
     def body(i: Any, _: Any) -> Any:
         log({"i": i}, step=i)
@@ -93,7 +93,7 @@ def count_from(start: Any) -> Any:
 
 
 def loop_in_a_loop() -> Any:
-    """Records of two loops."""
+    """Log in a loop and in a loop inside it."""
 
     def outer(_: Any, i: Any) -> Any:
         def inner(_: Any, j: Any) -> Any:
@@ -107,8 +107,8 @@ def loop_in_a_loop() -> Any:
     return jax.lax.scan(outer, None, jnp.arange(2))
 
 
-def tagged(x: Any) -> Any:
-    """What can be chosen by name or tag."""
+def log_with_tags(x: Any) -> Any:
+    """Log records that a harvest can select by name or by tag."""
     log({"a": x, "b": x + 1}, step=0)
     log({"c": x}, step=1, tags="rare")
     return x

@@ -1,26 +1,24 @@
-"""Three small primitives that keep loops and branches exact and cheap where JAX batches them.
+"""Rules for `scan`, `while` and `cond`, and three primitives that keep them exact under `vmap`.
+
+Each rule builds the same construct with JAX's public functions around the walked body, and carries
+states and validity through it.
 
 JAX selects the whole carry of a batched `while` loop at every step, which would copy every store.
-So the loop is given a predicate that stays unbatched (`any_lane_p`: whether any lane goes on), and
-the user's carry alone is selected lane by lane (`advance_p`: the new value where a lane is active,
-else the old one); stores skip idle lanes by their validity. In a loop or a branch that is not
-batched, what runs is real, and `running_p` says so to the compiler.
+So the loop gets a predicate that stays unbatched (`any_lane_p`: whether any lane continues), and
+only the user's carry is selected lane by lane (`advance_p`: the new value in active lanes, else the
+old one); stores skip idle lanes by their validity. In a loop or branch that is not batched every
+record is valid, and `running_p` tells the compiler so.
 
-| | is | under `vmap` |
+| primitive | value | under `vmap` |
 | --- | --- | --- |
-| `any_lane_p` (active) | `active` | whether any lane is, with no lane axis |
+| `any_lane_p` (active) | `active` | whether any lane is active, without a lane axis |
 | `running_p` (active) | true | `active` |
 | `advance_p` (active, new, old) | `new` | `new` in active lanes, `old` in others |
-
-Rules for `scan`, `while` and `cond`.
-
-Each builds the same construct with JAX's public functions around the walked body, and carries
-states and validity through it. What keeps that exact and cheap where JAX batches a loop or a branch
-is in `lanes`.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -32,12 +30,11 @@ from jax.interpreters import ad, batching, mlir
 
 from logax import _compat
 from logax._compat import Array, Equation, Tree
-from logax._harvest import census as counting
-from logax._harvest.blocks import Block, Single, empty, padded
-from logax._harvest.census import Census
-from logax._harvest.harvest import RULES, Collected, Frame, Harvest, Rule
-from logax._harvest.walker import take, walk
-from logax._support.arrays import lane_count, lanes_first
+from logax._harvest.blocks import Block, empty_block, pad_block
+from logax._harvest.census import Census, census_of_branches, census_of_sequence
+from logax._harvest.harvest import RULES, Blocks, Frame, Harvest, Rule
+from logax._harvest.walker import record_results, walk
+from logax._support.arrays import lane_count, move_lanes_first
 
 
 def _any_lane_batch(args: Any, dims: Any) -> tuple[Array, None]:
@@ -48,7 +45,7 @@ def _advance_batch(args: Any, dims: Any) -> tuple[Array, int]:
     size = lane_count(args, dims)
     active, new, old = (
         jnp.broadcast_to(x, (size, *x.shape)) if d is None else x
-        for x, d in zip(lanes_first(args, dims), dims, strict=True)
+        for x, d in zip(move_lanes_first(args, dims), dims, strict=True)
     )
     if dims[0] is None:
         return advance_p.bind(args[0], new, old), 0
@@ -66,7 +63,7 @@ def _advance_jvp(primals: Any, tangents: Any) -> tuple[Array, Any]:
 
 
 def _advance_transpose(cotangent: Any, active: Any, new: Any, old: Any) -> list[Any]:
-    # Only under `disable_jit`, where loops are Python's, and what runs is real: it is all `new`.
+    # Runs only under `disable_jit`, where loops are Python loops: the result is always `new`.
     return [None, cotangent, None]
 
 
@@ -93,7 +90,7 @@ ad.primitive_transposes[advance_p] = _advance_transpose
 mlir.register_lowering(advance_p, lambda context, active, new, old: [new])
 
 
-ITERATIONS_PER_GROUP = 64  # of a loop whose stretches adapt, on a GPU
+ITERATIONS_PER_GROUP = 64  # in loops that run in chunks, on a GPU
 
 
 def _census_scan(equation: Equation, harvest: Harvest) -> Census:
@@ -102,47 +99,47 @@ def _census_scan(equation: Equation, harvest: Harvest) -> Census:
 
 
 def _run_scan(equation: Equation, args: Sequence[Array], frame: Frame) -> Sequence[Array]:
-    """The same loop, or, where records leave while it runs, a loop of loops with a stop after each.
+    """Run the same loop, or, if records leave while it runs, a loop of loops that emits after each.
 
-    Iterations that are left over after whole stops come in a loop of their own.
+    The remaining iterations run in a loop of their own.
     """
     length, reverse = equation.params["length"], equation.params["reverse"]
-    num_consts, num_carry = _compat.scan_split(equation.params)
+    num_consts, num_carry = _compat.scan_operand_counts(equation.params)
     consts, carry, xs = (
         args[:num_consts],
         args[num_consts:][:num_carry],
         args[num_consts:][num_carry:],
     )
     loop = _Scan(equation, consts, frame.harvest.census(equation.params["jaxpr"]))
-    if frame.harvest.runs_in_stretches(frame, loop.census, length):
-        return loop.run_adapted(frame, list(carry), list(xs))
-    each = frame.harvest.cut(frame, loop.census, length)
-    if each <= 1:
-        results = loop.run(frame, list(carry), list(xs), length, emits=each == 1)
-        frame.harvest.leave_loop(frame)
+    if frame.harvest.runs_in_chunks(frame, loop.census, length):
+        return loop.run_in_chunks(frame, list(carry), list(xs))
+    chunk = frame.harvest.iterations_per_emission(frame, loop.census, length)
+    if chunk <= 1:
+        results = loop.run(frame, list(carry), list(xs), length, emits=chunk == 1)
+        frame.harvest.end_loop(frame)
         return results
-    stops, rest = divmod(length, each)
+    num_chunks, rest = divmod(length, chunk)
 
-    def stop(carried: Tree, x: list[Array]) -> Tree:
+    def run_chunk(carried: Tree, x: list[Array]) -> Tree:
         carry, states = carried
-        child = frame.child(states, frame.passed(), emits=True)
-        results = loop.run(child, carry, x, each)
-        frame.harvest.settle(child)
+        child = frame.child(states, frame.scope(), emits=True)
+        results = loop.run(child, carry, x, chunk)
+        frame.harvest.drain(child)
         return (results[:num_carry], child.states), results[num_carry:]
 
-    # In reverse, what runs last comes first.
+    # In reverse, the remainder runs last and comes first.
     cut = rest if reverse else length - rest
     first, last = ([x[:cut] for x in xs], [x[cut:] for x in xs])
     whole, left = (last, first) if reverse else (first, last)
     (carry, states), ys = lax.scan(
-        stop,
-        (list(carry), frame.threaded(loop.census, emits=True)),
-        [x.reshape(stops, each, *x.shape[1:]) for x in whole],
-        length=stops,
+        run_chunk,
+        (list(carry), frame.states_for(loop.census, emits=True)),
+        [x.reshape(num_chunks, chunk, *x.shape[1:]) for x in whole],
+        length=num_chunks,
         reverse=reverse,
     )
     frame.states.update(states)
-    ys = [_one_axis_less(y) for y in ys]
+    ys = [_merge_leading_axes(y) for y in ys]
     if rest:
         results = loop.run(frame, carry, left, rest)
         carry, more = results[:num_carry], results[num_carry:]
@@ -152,7 +149,7 @@ def _run_scan(equation: Equation, args: Sequence[Array], frame: Frame) -> Sequen
 
 
 class _Scan:
-    """The body of a `scan`, to be run for any number of iterations."""
+    """The body of a `scan`, for any number of iterations."""
 
     def __init__(self, equation: Equation, consts: Sequence[Array], census: Census) -> None:
         self._params, self._consts, self.census = equation.params, consts, census
@@ -161,20 +158,21 @@ class _Scan:
     def run(
         self, frame: Frame, carry: list[Array], xs: list[Array], length: int, emits: bool = False
     ) -> list[Array]:
-        """Run it; records go to the frame, or from each iteration to where the harvest wants."""
+        """Run `length` iterations; records go to the frame, or leave each iteration if `emits`."""
         params, num_carry = self._params, len(carry)
 
         def body(carried: Tree, x: list[Array]) -> Tree:
             carry, states = carried
-            child = frame.child(states, frame.passed(), emits, in_loop=True)
+            child = frame.child(states, frame.scope(), emits, in_loop=True)
             results = walk(child, params["jaxpr"], [*self._consts, *carry, *x])
             if emits:
-                frame.harvest.settle(child)
-            return (results[:num_carry], child.states), (results[num_carry:], child.collected())
+                frame.harvest.drain(child)
+            blocks = child.collect_blocks()
+            return (results[:num_carry], child.states), (results[num_carry:], blocks)
 
         (carry, states), (ys, blocks) = lax.scan(
             body,
-            (carry, frame.threaded(self.census, emits)),
+            (carry, frame.states_for(self.census, emits)),
             xs,
             length=length,
             reverse=params["reverse"],
@@ -185,12 +183,12 @@ class _Scan:
         frame.record_all({key: self._in_order(block) for key, block in blocks.items()})
         return [*carry, *ys]
 
-    def run_adapted(self, frame: Frame, carry: list[Array], xs: list[Array]) -> list[Array]:
-        """Run it as a loop of stretches, of as many iterations as the host asks for each time.
+    def run_in_chunks(self, frame: Frame, carry: list[Array], xs: list[Array]) -> list[Array]:
+        """Run all iterations in chunks; the host decides the length of each chunk.
 
-        A GPU waits for the host at each turn of a loop whose number of iterations is not known
-        before. So where stretches are long enough, their iterations come in groups, each a loop
-        of a known number. That is a second copy of the body in the program.
+        A GPU waits for the host at each turn of a loop with an unknown number of iterations. So the
+        iterations of long chunks run in groups, each a loop of a known length. That is a second
+        copy of the body in the program.
         """
         harvest, census, params = frame.harvest, self.census, self._params
         length, num_carry = params["length"], len(carry)
@@ -200,7 +198,7 @@ class _Scan:
         def iterate(carried: Tree, number: int) -> Tree:
             at, carry, states, ys = carried
             index = length - number - at if params["reverse"] else at
-            child = frame.child(states, frame.passed(), in_loop=True)
+            child = frame.child(states, frame.scope(), in_loop=True)
             x = [lax.dynamic_slice_in_dim(x, index, number) for x in xs]
             if number == 1:
                 own = [*self._consts, *carry, *(lax.squeeze(x, (0,)) for x in x)]
@@ -209,7 +207,7 @@ class _Scan:
             else:
                 results = self.run(child, carry, x, number)
                 new = results[num_carry:]
-            harvest.settle(child, has_room=True)
+            harvest.drain(child, has_room=True)
             pairs = zip(ys, new, strict=True)
             ys = [lax.dynamic_update_slice_in_dim(y, n, index, 0) for y, n in pairs]
             return at + number, results[:num_carry], child.states, ys
@@ -230,84 +228,86 @@ class _Scan:
                 )
             return goes_on
 
-        def stretch(carried: Tree) -> Tree:
+        def run_chunk(carried: Tree) -> Tree:
             if 1 < group <= length:
                 carried = lax.while_loop(group_goes_on, lambda c: iterate(c, group), carried)
             at, carry, states, ys = lax.while_loop(one_goes_on, lambda c: iterate(c, 1), carried)
-            child = frame.child(states, frame.passed(), emits=True)
-            harvest.end_stretch(child, census, group)
+            child = frame.child(states, frame.scope(), emits=True)
+            harvest.end_chunk(child, census, group)
             return at, carry, child.states, ys
 
         types = [y.aval for y in self._results]
         room = [lax.full(y.shape, 0, y.dtype) for y in types[num_carry:]]
-        start = (jnp.int32(0), carry, frame.threaded(census, emits=True), room)
-        _, carry, states, ys = lax.while_loop(lambda c: c[0] < length, stretch, start)
+        start = (jnp.int32(0), carry, frame.states_for(census, emits=True), room)
+        _, carry, states, ys = lax.while_loop(lambda c: c[0] < length, run_chunk, start)
         frame.states.update(states)
-        return list(map(_compat.typed_like, [*carry, *ys], types))
+        return list(map(_compat.match_weak_type, [*carry, *ys], types))
 
-    def _in_order(self, stacked: Block | Single) -> Block:
-        """The records of all iterations, one after the other as they were executed."""
+    def _in_order(self, stacked: Block) -> Block:
+        """Return the records of all iterations in the order of execution."""
         if self._params["reverse"]:
             stacked = jax.tree.map(lambda x: jnp.flip(x, 0), stacked)
-        if isinstance(stacked, Single):  # the loop gave it its axis
-            return Block(*stacked)
-        return Block(*jax.tree.map(_one_axis_less, tuple(stacked)))
+        if stacked.is_single:  # the loop stacked it, and so added the record axis
+            return dataclasses.replace(stacked, is_single=False)
+        return jax.tree.map(_merge_leading_axes, stacked)  # type: ignore[no-any-return]
 
 
-def _one_axis_less(x: Array) -> Array:
+def _merge_leading_axes(x: Array) -> Array:
     return x.reshape(x.shape[0] * x.shape[1], *x.shape[2:])
 
 
 def _census_while(equation: Equation, harvest: Harvest) -> Census:
     before = harvest.census(equation.params["cond_jaxpr"])
-    inside = counting.then(before, harvest.census(equation.params["body_jaxpr"]))
-    varying = _compat.varying_axes(_compat.parts(equation.params["cond_jaxpr"])[0].outvars[0].aval)
-    return {key: tally.unbounded().maybe(varying) for key, tally in inside.items()}
+    inside = census_of_sequence(before, harvest.census(equation.params["body_jaxpr"]))
+    varying = _compat.varying_axes(
+        _compat.jaxpr_and_consts(equation.params["cond_jaxpr"])[0].outvars[0].aval
+    )
+    return {key: tally.unbounded().conditional(varying) for key, tally in inside.items()}
 
 
 def _run_while(equation: Equation, args: Sequence[Array], frame: Frame) -> Sequence[Array]:
-    """The predicate is computed once before the loop and then at the end of each iteration.
+    """Compute the predicate once before the loop and then at the end of each iteration.
 
-    So whether an iteration is real is known, as data, before it runs, and logs in the predicate
-    come in their order.
+    So the validity of an iteration is known, as data, before it runs, and logs in the predicate are
+    in order.
     """
     params = equation.params
     for_cond, for_body = params["cond_nconsts"], params["body_nconsts"]
     cond_consts, body_consts = args[:for_cond], args[for_cond : for_cond + for_body]
 
     def goes_on(child: Frame, carry: Sequence[Array]) -> tuple[Array, Array | None, Array | None]:
-        """Return whether the loop goes on, whether the next iteration is real, and in which lanes.
+        """Return whether the loop continues, whether the next iteration is valid, and the lanes.
 
-        The second is None where it equals the first. The third is None unless JAX batched the loop
-        inside of the harvest.
+        The second is None if it equals the first. The third, the active lanes, is None unless JAX
+        batched the loop inside of the harvest.
         """
         (again,) = walk(child, params["cond_jaxpr"], [*cond_consts, *carry])
-        alone = child.decided_alone(again)
+        alone = child.single_lane_value(again)
         lanes = again if again.ndim else None
-        if lanes is not None:  # it runs while any lane does
+        if lanes is not None:  # the loop runs while any lane does
             again = jnp.any(lanes)
         if alone is None and frame.valid is None:
             return again, None, lanes
-        return again, child.real(again if alone is None else jnp.any(alone)), lanes
+        return again, child.mask_valid(again if alone is None else jnp.any(alone)), lanes
 
     harvest = frame.harvest
-    inside = counting.then(
+    inside = census_of_sequence(
         harvest.census(params["cond_jaxpr"]), harvest.census(params["body_jaxpr"])
     )
-    waits = harvest.waits(frame, inside)
+    waits = harvest.uses_buffer(frame, inside)
     emits = harvest.streams and not waits
 
     def body(carried: Tree) -> Tree:
-        carry, states, active, real, lanes = carried
-        valid = running_p.bind(active if real is None else real)
-        child = frame.child(states, (valid, frame.given), emits, in_loop=True)
+        carry, states, active, next_valid, lanes = carried
+        valid = running_p.bind(active if next_valid is None else next_valid)
+        child = frame.child(states, (valid, frame.call_context), emits, in_loop=True)
         new = walk(child, params["body_jaxpr"], [*body_consts, *carry])
         if lanes is not None:
-            new = [_in_lanes(lanes, n, o) for n, o in zip(new, carry, strict=True)]
+            new = [_select_lanes(lanes, n, o) for n, o in zip(new, carry, strict=True)]
         new = [advance_p.bind(active, n, o) for n, o in zip(new, carry, strict=True)]
-        active, real, lanes = goes_on(child, new)
-        harvest.settle(child, has_room=waits)
-        return new, child.states, active, real, lanes
+        active, next_valid, lanes = goes_on(child, new)
+        harvest.drain(child, has_room=waits)
+        return new, child.states, active, next_valid, lanes
 
     def any_goes_on(carried: Tree) -> Array:
         return any_lane_p.bind(carried[2])
@@ -316,92 +316,96 @@ def _run_while(equation: Equation, args: Sequence[Array], frame: Frame) -> Seque
         """Iterate until the buffer is full, then empty it: no iteration needs a conditional."""
 
         def goes_on_here(carried: Tree) -> Array:
-            # Lanes that rest here, or in a loop around this one, need no room.
-            _, states, active, real, _ = carried
-            full = harvest.is_full(frame, states, inside) & (active if real is None else real)
+            # Lanes that are idle here, or in an outer loop, need no room.
+            _, states, active, next_valid, _ = carried
+            full = harvest.is_full(frame, states, inside) & (
+                active if next_valid is None else next_valid
+            )
             return any_goes_on(carried) & ~any_lane_p.bind(full)
 
         carry, states, *rest = lax.while_loop(goes_on_here, body, carried)
-        child = frame.child(states, frame.passed(), emits=True)
-        harvest.end_stretch(child, inside)
+        child = frame.child(states, frame.scope(), emits=True)
+        harvest.end_chunk(child, inside)
         return (carry, child.states, *rest)
 
     start = list(args[for_cond + for_body :])
-    active, real, lanes = goes_on(frame, start)
-    carried = (start, frame.threaded(inside, harvest.streams), active, real, lanes)
+    active, next_valid, lanes = goes_on(frame, start)
+    carried = (start, frame.states_for(inside, harvest.streams), active, next_valid, lanes)
     carry, states, *_ = lax.while_loop(any_goes_on, while_there_is_room if waits else body, carried)
     frame.states.update(states)
     if not waits:
-        harvest.leave_loop(frame)
+        harvest.end_loop(frame)
     return list(carry)
 
 
-def _in_lanes(lanes: Array, new: Array, old: Array) -> Array:
-    """The new value in these lanes, which are the leading axes of both values."""
+def _select_lanes(lanes: Array, new: Array, old: Array) -> Array:
+    """Return the new value in active lanes, else the old; lanes are the leading axes of both."""
     return jnp.where(lanes.reshape(lanes.shape + (1,) * (new.ndim - lanes.ndim)), new, old)
 
 
 def _census_cond(equation: Equation, harvest: Harvest) -> Census:
     varying = _compat.varying_axes(equation.invars[0].aval)
-    return counting.either([harvest.census(b) for b in equation.params["branches"]], varying)
+    return census_of_branches([harvest.census(b) for b in equation.params["branches"]], varying)
 
 
 def _run_cond(equation: Equation, args: Sequence[Array], frame: Frame) -> Sequence[Array]:
-    """Every branch returns room for the most records any of them has, and says which are real.
+    """Make every branch return room for the maximum number of records of any branch, with a mask.
 
-    Or it emits them by itself, where the harvest says so.
+    If the harvest emits inside, the branches emit their records and return none.
     """
     index, operands = args[0], args[1:]
     branches = equation.params["branches"]
-    alone = _branch_alone(equation, index, frame)
-    inside = frame.taken(_census_cond(equation, frame.harvest))
-    states, emits = frame.harvest.through_branches(frame, inside)
-    choice = index if emits and alone is None else alone
-    added = (states, frame.passed(), choice)
+    alone = _single_lane_branch(equation, index, frame)
+    inside = frame.select_census(_census_cond(equation, frame.harvest))
+    states, emits = frame.harvest.branch_states(frame, inside)
+    branch = index if emits and alone is None else alone
+    added = (states, frame.scope(), branch)
 
-    def unified(blocks: Collected, taken: Array | None) -> Collected:
-        result: Collected = {}
+    def unify(blocks: Blocks, is_taken: Array | None) -> Blocks:
+        result: Blocks = {}
         for key, tally in inside.items():
             if key in states:
                 continue
-            block = blocks[key].block() if key in blocks else empty(frame.tallies[key])
-            if tally.most is not None and not (tally.exact and tally.leaves):
-                block = padded(block, tally.most)
-                if taken is not None:
-                    block = block._replace(valid=block.valid & taken)
+            block = (
+                blocks[key].with_record_axis() if key in blocks else empty_block(frame.tallies[key])
+            )
+            if tally.max_records is not None and not (tally.is_exact and tally.leaves):
+                block = pad_block(block, tally.max_records)
+                if is_taken is not None:
+                    block = dataclasses.replace(block, valid=block.valid & is_taken)
             result[key] = _compat.make_varying(block, tally.varying)
         return result
 
-    def traced(number: int) -> tuple[Any, Tree]:
-        def part(args: Sequence[Array], states: Tree, passed: Tree, choice: Array | None) -> Tree:
-            child = frame.child(states, passed, emits)
-            taken = None if choice is None else running_p.bind(choice == number)
-            if taken is not None:
-                child.valid = child.real(taken)
+    def trace_branch(number: int) -> tuple[Any, Tree]:
+        def part(args: Sequence[Array], states: Tree, scope: Tree, branch: Array | None) -> Tree:
+            child = frame.child(states, scope, emits)
+            is_taken = None if branch is None else running_p.bind(branch == number)
+            if is_taken is not None:
+                child.valid = child.mask_valid(is_taken)
             results = walk(child, branches[number], args)
             if emits:
-                frame.harvest.settle(child)
+                frame.harvest.drain(child)
                 return results, (child.states, {})
-            return results, (child.states, unified(child.collected(), taken))
+            return results, (child.states, unify(child.collect_blocks(), is_taken))
 
-        closed, tree = _compat.trace(part, list(operands), *added)
+        closed, tree = _compat.trace_to_jaxpr(part, list(operands), *added)
         return closed, tree.children()[1]
 
-    parts = [traced(number) for number in range(len(branches))]
+    parts = [trace_branch(number) for number in range(len(branches))]
     jaxprs, consts = _compat.with_common_consts([closed for closed, _ in parts])
     params = {**equation.params, "branches": jaxprs}
-    given = [index, *consts, *operands, *jax.tree.leaves(added)]
-    return take(equation, _compat.rebind(equation, given, params), parts[0][1], frame)
+    inputs = [index, *consts, *operands, *jax.tree.leaves(added)]
+    return record_results(equation, _compat.rebind(equation, inputs, params), parts[0][1], frame)
 
 
-def _branch_alone(equation: Equation, index: Array, frame: Frame) -> Array | None:
+def _single_lane_branch(equation: Equation, index: Array, frame: Frame) -> Array | None:
     """Return the branch that this lane would take alone, if a library decided for all lanes.
 
     None unless exactly one branch logs. If several do, the branch that the lane would take may not
     have run, so the lane gets the records of the branch that did.
     """
     logging = sum(map(frame.harvest.concerns_jaxpr, equation.params["branches"]))
-    return frame.decided_alone(index) if logging == 1 else None
+    return frame.single_lane_value(index) if logging == 1 else None
 
 
 RULES["scan"] = Rule(_census_scan, _run_scan)

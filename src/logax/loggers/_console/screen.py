@@ -1,10 +1,8 @@
-"""A terminal on which some lines are redrawn in place, while others print to it.
+"""Redraw lines at the bottom of a terminal while the program prints above them.
 
-What the program prints meanwhile goes above the lines: where `sys.stdout` and `sys.stderr` are the
-same terminal they are replaced as long as the screen is used. A line that is printed appears when
-it is complete. Whoever kept a replacement prints as before when the screen is closed.
-
-A terminal is used by one screen at a time.
+While a screen is open it replaces `sys.stdout` and `sys.stderr`, where they are the same terminal,
+by proxies that print complete lines above the painted ones. A proxy that the program kept prints
+directly once the screen is closed. One terminal has at most one open screen.
 """
 
 from __future__ import annotations
@@ -16,59 +14,59 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-from logax._support.forks import renew_after_fork
-from logax._support.progress_bars import Canvas
+from logax._support.forks import reset_after_fork
+from logax._support.progress_bars import FailSafeFile
 
 
-class Paper(Canvas):
-    """A file that takes any text: what it cannot encode is escaped, and failures are dropped."""
+class EscapingFile(FailSafeFile):
+    """A file that accepts any text: escapes what it cannot encode, and ignores failures."""
 
     def write(self, text: str) -> None:
-        """Write what can be written."""
-        if self._file is None:  # a program without a standard error
+        """Write text, with unencodable characters escaped."""
+        if self._file is None:  # the process has no standard error
             return
         encoding = getattr(self._file, "encoding", None) or "utf-8"
         super().write(text.encode(encoding, "backslashreplace").decode(encoding))
 
 
 class Screen:
-    """Lines at the bottom of a terminal.
+    """Painted lines at the bottom of a terminal.
 
     Args:
-      file: The terminal.
+      file: Terminal.
     """
 
     def __init__(self, file: Any) -> None:
-        self._file = file.beneath if isinstance(file, Above) else file
-        self._paper = Paper(self._file)
+        self._file = file.stream if isinstance(file, OutputProxy) else file
+        self._output = EscapingFile(self._file)
         self._size = (0, 0)
-        self._above: list[tuple[str, Above]] = []
+        self._proxies: list[tuple[str, OutputProxy]] = []
         self._reset()
-        renew_after_fork(self)
+        reset_after_fork(self)
 
     def _reset(self) -> None:
-        """Have nothing painted; in a process that was forked, what is there is the other's."""
+        """Forget painted lines: in a forked process they belong to the parent."""
         self._lock = threading.RLock()
         self._painted: list[str] = []
         self._is_open = False
 
     def open(self) -> bool:
-        """Take the terminal, unless another screen has it."""
+        """Take the terminal; return False if another screen has it."""
         _screens.append(self)
-        if screen_on(self._file) not in (self, None):  # of two at a time the first has it
+        if screen_on(self._file) not in (self, None):  # the first of two concurrent ones wins
             _screens.remove(self)
             return False
         self._is_open = True
         for name in ("stdout", "stderr"):
-            beneath = getattr(sys, name)
-            if same_terminal(beneath, self._file):
-                above = Above(self, beneath)
-                self._above.append((name, above))
-                setattr(sys, name, above)
+            stream = getattr(sys, name)
+            if same_terminal(stream, self._file):
+                proxy = OutputProxy(self, stream)
+                self._proxies.append((name, proxy))
+                setattr(sys, name, proxy)
         return True
 
     def size(self) -> tuple[int, int]:
-        """Columns and lines, now."""
+        """Return the current number of columns and lines."""
         try:
             size = os.get_terminal_size(self._file.fileno())
         except (AttributeError, OSError, ValueError):
@@ -79,110 +77,113 @@ class Screen:
         return guessed.columns, guessed.lines
 
     def paint(self, lines: Sequence[str], size: tuple[int, int]) -> None:
-        """Show these lines, which fit a terminal of this size, in place of those before."""
+        """Replace the painted lines by these, which fit a terminal of this size."""
         with self._lock:
-            text = self._erasing() + "\n".join(lines)
+            text = self._erase_codes() + "\n".join(lines)
             self._painted, self._size = list(lines), size
             self._write(text)
 
     def print(self, text: str) -> None:
-        """Show whole lines above; in a terminal of another size nothing is below them for now."""
+        """Print complete lines above the painted ones.
+
+        If the terminal was resized, the painted lines vanish until the next `paint`.
+        """
         with self._lock:
             if not self._is_open:
                 self._write(text)
                 return
-            erasing = self._erasing()
+            erase_codes = self._erase_codes()
             if self.size() != self._size:
                 self._painted = []
-            self._write(erasing + text + "\n".join(self._painted))
+            self._write(erase_codes + text + "\n".join(self._painted))
 
     def close(self) -> None:
-        """Leave the lines where they are, and the terminal to others."""
+        """Leave the painted lines as they are, and release the terminal."""
         with self._lock:
             if not self._is_open:
                 return
             self._is_open = False
-            for name, above in self._above:
-                if getattr(sys, name) is above:
-                    setattr(sys, name, above.beneath)
+            for name, proxy in self._proxies:
+                if getattr(sys, name) is proxy:
+                    setattr(sys, name, proxy.stream)
             if self._painted:
                 self._write("\n")
             _screens.remove(self)
-        # Not under the lock: a thread that prints holds the other one, and waits for this one.
-        for _, above in self._above:
-            above.let_go()
+        # Outside the lock: a printing thread holds the proxy's lock and waits for this one.
+        for _, proxy in self._proxies:
+            proxy.release_output()
 
-    def _erasing(self) -> str:
-        above = max(len(self._painted) - 1, 0)
-        return "\r\x1b[2K" + "\x1b[1A\x1b[2K" * above if self._painted else ""
+    def _erase_codes(self) -> str:
+        lines_above = max(len(self._painted) - 1, 0)
+        return "\r\x1b[2K" + "\x1b[1A\x1b[2K" * lines_above if self._painted else ""
 
     def _write(self, text: str) -> None:
-        self._paper.write(text)
-        self._paper.flush()
+        self._output.write(text)
+        self._output.flush()
 
 
-class Above:
-    """What stands for `sys.stdout` or `sys.stderr` while a screen is used, by this process.
+class OutputProxy:
+    """Stand-in for `sys.stdout` or `sys.stderr` while a screen is open.
 
     Args:
-      screen: The screen.
-      beneath: What it stands for.
+      screen: Open screen.
+      stream: Stream that the proxy replaces.
     """
 
-    def __init__(self, screen: Screen, beneath: Any) -> None:
-        self.beneath = beneath
+    def __init__(self, screen: Screen, stream: Any) -> None:
+        self.stream = stream
         self._screen: Screen | None
         self._reset()
         self._screen = screen
-        renew_after_fork(self)
+        reset_after_fork(self)
 
     def _reset(self) -> None:
-        """Be what it stands for, in a process that was forked: the screen is the other's."""
+        """Write directly to the stream in a forked process: the screen belongs to the parent."""
         self._lock = threading.RLock()
         self._screen = None
-        self._begun: dict[int, str] = {}
+        self._incomplete: dict[int, str] = {}
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.beneath, name)
+        return getattr(self.stream, name)
 
     def write(self, text: str) -> int:
-        """Print the lines that are complete, and keep what is not, of each thread by itself."""
+        """Print complete lines, and keep an incomplete one per thread."""
         with self._lock:
             if self._screen is None:
-                return int(self.beneath.write(text) or 0)
+                return int(self.stream.write(text) or 0)
             thread = threading.get_ident()
-            *lines, line = (self._begun.pop(thread, "") + text).split("\n")
+            *lines, line = (self._incomplete.pop(thread, "") + text).split("\n")
             if line:
-                self._begun[thread] = _overwritten(line)
+                self._incomplete[thread] = _visible_part(line)
             if lines:
-                self._screen.print("".join(f"{_overwritten(each)}\n" for each in lines))
+                self._screen.print("".join(f"{_visible_part(each)}\n" for each in lines))
         return len(text)
 
     def writelines(self, lines: Any) -> None:
-        """Write them all."""
+        """Write all lines."""
         self.write("".join(lines))
 
     def flush(self) -> None:
-        """Nothing to do: whole lines are printed at once."""
+        """Do nothing: complete lines are printed at once."""
 
-    def let_go(self) -> None:
-        """From now on be what it stands for."""
+    def release_output(self) -> None:
+        """Write the incomplete lines, and write directly to the stream from now on."""
         with self._lock:
-            self._screen, rest = None, "".join(self._begun.values())
+            self._screen, rest = None, "".join(self._incomplete.values())
             if rest:
-                paper = Paper(self.beneath)
-                paper.write(rest)
-                paper.flush()
+                output = EscapingFile(self.stream)
+                output.write(rest)
+                output.flush()
 
 
-def _overwritten(line: str) -> str:
-    """What a terminal shows of a line that goes back to its start: the last that was written."""
+def _visible_part(line: str) -> str:
+    """Return the part of a line after its last carriage return, which is what a terminal shows."""
     return line[line.rstrip("\r").rfind("\r") + 1 :]
 
 
 def same_terminal(a: Any, b: Any) -> bool:
-    """Whether two files are one terminal."""
-    a, b = (x.beneath if isinstance(x, Above) else x for x in (a, b))
+    """Return whether two files are the same terminal."""
+    a, b = (x.stream if isinstance(x, OutputProxy) else x for x in (a, b))
     try:
         if not (a.isatty() and b.isatty()):
             return False
@@ -192,9 +193,9 @@ def same_terminal(a: Any, b: Any) -> bool:
 
 
 def screen_on(file: Any) -> Screen | None:
-    """The screen that uses a terminal now."""
+    """Return the open screen of a terminal, or None."""
     return next((screen for screen in list(_screens) if same_terminal(screen._file, file)), None)
 
 
-# What terminals are used is a fact about the process. Screens are here while they are open only.
+# Terminals are shared by the whole process. Only open screens are listed.
 _screens: list[Screen] = []

@@ -1,19 +1,18 @@
-"""The shell of every logger: from harvested functions to sinks.
+"""The core of all loggers: from harvested functions to sinks.
 
-    logger     what users call: `init`, `tap`, `spool`, `log`, `finish`, `run`, `loop`, `live`
-    state      what `init` gives, a pytree with the number of a run
-    given      what `init` is given
-    register   which run a number stands for, and how it ends
-    machine    where runs take place
-    tickets    calls and blocks whose records are a run's
-    values     values that are logged without a harvest
-    inbox      takes batches in, and hands bundles to the branches in time
-    own_steps  records of a logdict, each with the steps that it was logged with
-    streams    whose records those of each lane are
-    portions   the records of a batch as columns
-    bundles    columns that wait until there are enough of them
-    branch     one sink, what it is given, and what it fails at
-    folding    lanes as their mean, least and greatest
+| module | content |
+| --- | --- |
+| `logger` | `Logger`, the methods that users call |
+| `state` | `RunState`, the pytree that `init` returns |
+| `run_config` | the key and the config of `init` |
+| `registry` | the runs of a logger: ids, metadata, numbers |
+| `resume` | the lookup of earlier runs |
+| `run_routes` | routes from `tap`, `spool`, `live` and logdicts to a run |
+| `values` | `Logger.log`: values without a harvest |
+| `inbox` | assigns records to runs, and buffers them |
+| `batches` | columns by site, joined to record batches |
+| `sink_worker` | passes batches to one sink, and stores its errors |
+| `aggregation` | mean, minimum and maximum over lanes |
 
-Records flow from the inbox through bundles and branches to sinks.
+Records flow from `run_routes` and `values` through `inbox` and `batches` to the sink workers.
 """

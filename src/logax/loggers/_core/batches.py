@@ -1,15 +1,13 @@
-"""The records of a batch as columns, one for each site.
+"""Turn the ordered batches of delivery into columns by site, and join columns to record batches.
 
-In a batch the order of the program is a list of (site, row, lane). Where all lanes log side by side
-there is one row for all of them, and columns are slices of what came from the device. Where lanes
-differ, each lane has rows of its own, which are gathered with a mask.
+An `OrderedBatch` lists its records as (site, row, lane) in the order of the program. If all lanes
+log side by side, one row stands for all lanes, and columns are slices of the delivered arrays. If
+lanes differ, each lane has its own rows, which are gathered with a mask.
 
-Columns that wait until there are enough of them, then given as portions.
-
-Columns of the same keys and streams become one portion, so that a sink is called for all that came
-meanwhile and not for each record. Of `log` calls that log the same keys in the same shapes the
-records are merged in the order of the program. Where calls share a key but differ in others, a
-portion ends when the other call logs the key: every key is in order.
+Columns with the same keys and streams are joined to one `RecordBatch`, so that a sink is called
+once for all records that have arrived meanwhile. Records of several `log` calls with the same keys
+and shapes are merged in the order of the program. If two calls share a key but differ in others, a
+batch ends when the other call logs the key, so that every key stays in order.
 """
 
 from __future__ import annotations
@@ -23,20 +21,20 @@ import numpy as np
 
 from logax._delivery.packet import Site
 from logax._delivery.record_batch import RecordBatch, Stream
-from logax._delivery.routes import Batch
+from logax._delivery.routes import OrderedBatch
 
 
 @dataclasses.dataclass(eq=False)
-class Columns:
-    """Some records of one site: arrays (streams, records, ...), or (records, ...) of one stream.
+class SiteColumns:
+    """Records of one site: arrays (streams, records, ...), or (records, ...) for one stream.
 
     Attributes:
-      site: What was logged, and where.
-      streams: Whose records these are.
+      site: The `log` call.
+      streams: Stream of each index along the first axis.
       arrays: The leaves, then the steps.
-      order: (streams, records) or (records,): where each stands among all.
-      real: Which there are; None for all.
-      single: Whether there is one stream, and no axis for it.
+      order: Position of each record among all of the logger: (streams, records) or (records,).
+      real: Mask of the records that exist; None if all do.
+      is_single: True if there is one stream, without an axis.
     """
 
     site: Site
@@ -44,15 +42,15 @@ class Columns:
     arrays: list[Any]
     order: Any
     real: Any
-    single: bool
+    is_single: bool
 
     @property
     def size(self) -> int:
-        """In bytes."""
+        """Number of bytes."""
         return sum(x.nbytes for x in self.arrays)
 
-    def of_open_runs(self) -> Columns | None:
-        """Without the streams whose run has ended; None if there are no others."""
+    def of_open_runs(self) -> SiteColumns | None:
+        """Return the columns without streams of finished runs; None if no stream is left."""
         if None not in [stream.run for stream in self.streams]:
             return self
         kept = [i for i, stream in enumerate(self.streams) if stream.run is not None]
@@ -61,12 +59,12 @@ class Columns:
         streams = tuple(self.streams[i] for i in kept)
         real = None if self.real is None else self.real[kept]
         arrays = [x[kept] for x in self.arrays]
-        return Columns(self.site, streams, arrays, self.order[kept], real, False)
+        return SiteColumns(self.site, streams, arrays, self.order[kept], real, False)
 
-    def portion(self, sites: Sequence[str]) -> RecordBatch:
-        """As a sink takes it."""
+    def to_batch(self, sites: Sequence[str]) -> RecordBatch:
+        """Return the records as a batch for sinks, logged at these source lines."""
         arrays, order, real = self.arrays, self.order, self.real
-        if self.single:
+        if self.is_single:
             arrays, order = [x[None] for x in arrays], order[None]
         spec = self.site.spec
         values = dict(self.site.values(arrays))
@@ -74,89 +72,107 @@ class Columns:
         return RecordBatch(self.streams, values, steps, order, real, ", ".join(sites), spec.tags)
 
 
-def columns_of(batch: Batch, streams: tuple[Stream, ...], first: int) -> Iterator[Columns]:
-    """The records of a batch, given the stream of each lane and the place of the first record."""
+def split_by_site(
+    batch: OrderedBatch, streams: tuple[Stream, ...], first: int
+) -> Iterator[SiteColumns]:
+    """Yield the records of a batch as columns of one site each.
+
+    Args:
+      batch: The batch.
+      streams: Stream of each lane.
+      first: Position of the first record among all of the logger.
+    """
     order = batch.order
     place = np.arange(first, first + len(order))
-    for number, own in _stretches(batch, order, streams):
+    for number, own in _select_sites(batch, order, streams):
         rows, lanes, places = order[own, 1], order[own, 2], place[own]
         if not batch.lanes:
-            yield _single(batch, number, _sliced(rows), streams, places)
+            yield _single_stream(batch, number, _as_slice(rows), streams, places)
         elif (lanes < 0).all():
-            yield _side_by_side(batch, number, _sliced(rows), streams, places)
+            yield _side_by_side(batch, number, _as_slice(rows), streams, places)
         else:
-            yield _gathered(batch, number, (rows, lanes, places), streams)
+            yield _gather_lanes(batch, number, (rows, lanes, places), streams)
 
 
 def signature(site: Site, arrays: Sequence[Any], axes: int) -> Any:
-    """What columns that can be joined have in common, given how many axes count records."""
+    """Return a key that is equal for columns that can be joined.
+
+    Args:
+      site: The site.
+      arrays: Its arrays.
+      axes: Number of leading axes of the arrays that index records.
+    """
     spec = site.spec
     types = tuple((x.shape[axes:], x.dtype) for x in arrays)
     return spec.entries, spec.steps, spec.tags, types
 
 
-def _stretches(batch: Batch, order: Any, streams: Any) -> Iterator[tuple[int, Any]]:
-    """Each site, and which records are of it.
+def _select_sites(batch: OrderedBatch, order: Any, streams: Any) -> Iterator[tuple[int, Any]]:
+    """Yield sites, each with the selection of its records.
 
-    Sites that share a key and cannot be joined take turns, so that every key is in order.
+    Sites that share a key and cannot be joined alternate, so that every key stays in order.
     """
     column = order[:, 0]
     if (column == column[0]).all():
         yield int(column[0]), slice(None)
-    elif _clash(batch, np.unique(column).tolist(), _are_of_all(order, streams)):
-        turns = np.flatnonzero(np.diff(column)) + 1
-        for begin, end in itertools.pairwise([0, *turns.tolist(), len(column)]):
+    elif _have_conflict(batch, np.unique(column).tolist(), _are_joinable(order, streams)):
+        changes = np.flatnonzero(np.diff(column)) + 1
+        for begin, end in itertools.pairwise([0, *changes.tolist(), len(column)]):
             yield int(column[begin]), slice(begin, end)
     else:
         for number in dict.fromkeys(column.tolist()):
             yield number, column == number
 
 
-def _are_of_all(order: Any, streams: Any) -> bool:
-    """Whether each record is of all lanes, and every lane of a run: others are never joined."""
+def _are_joinable(order: Any, streams: Any) -> bool:
+    """Return whether each record is of all lanes, of open runs: others are never joined."""
     return bool((order[:, 2] < 0).all()) and all(stream.run is not None for stream in streams)
 
 
-def _clash(batch: Batch, numbers: Sequence[int], are_joined: bool) -> bool:
-    """Whether sites share a key and cannot be joined: where none are, or where they differ."""
+def _have_conflict(batch: OrderedBatch, numbers: Sequence[int], are_joinable: bool) -> bool:
+    """Return whether sites share a key and cannot be joined."""
     known: dict[str, Any] = {}
     for number in numbers:
         site, over = batch.sites[number], batch.over_lanes[number]
         arrays = [x[0] if v else x for x, v in zip(batch.columns[number], over, strict=True)]
-        own = signature(site, arrays, 1) if are_joined else number
+        own = signature(site, arrays, 1) if are_joinable else number
         if any(known.setdefault(key, own) != own for key in site.keys):
             return True
     return False
 
 
-def _sliced(rows: Any) -> Any:
-    """Rows as a slice where they are one, so that nothing is copied."""
+def _as_slice(rows: Any) -> Any:
+    """Return consecutive rows as a slice, so that indexing copies nothing."""
     first, last = int(rows[0]), int(rows[-1])
     if last - first + 1 == len(rows) and (np.diff(rows) == 1).all():
         return slice(first, last + 1)
     return rows
 
 
-def _single(batch: Batch, number: int, rows: Any, streams: Any, places: Any) -> Columns:
+def _single_stream(
+    batch: OrderedBatch, number: int, rows: Any, streams: Any, places: Any
+) -> SiteColumns:
     arrays = [x[rows] for x in batch.columns[number]]
-    return Columns(batch.sites[number], streams, arrays, places, None, True)
+    return SiteColumns(batch.sites[number], streams, arrays, places, None, True)
 
 
-def _side_by_side(batch: Batch, number: int, rows: Any, streams: Any, places: Any) -> Columns:
+def _side_by_side(
+    batch: OrderedBatch, number: int, rows: Any, streams: Any, places: Any
+) -> SiteColumns:
     lanes = len(streams)
     arrays = []
     for x, over in zip(batch.columns[number], batch.over_lanes[number], strict=True):
         own = x[:, rows] if over else x[rows]
         arrays.append(own if over else np.broadcast_to(own, (lanes, *own.shape)))
     order = np.broadcast_to(places, (lanes, len(places)))
-    return Columns(batch.sites[number], streams, arrays, order, None, False)
+    return SiteColumns(batch.sites[number], streams, arrays, order, None, False)
 
 
-def _gathered(batch: Batch, number: int, entries: Any, streams: Any) -> Columns:
-    """Rows of lanes that differ, side by side from the first of each lane on."""
+def _gather_lanes(batch: OrderedBatch, number: int, entries: Any, streams: Any) -> SiteColumns:
+    """Return the records of lanes that differ, aligned at the first record of each lane."""
     rows, lanes, places = entries
     together = np.flatnonzero(lanes < 0)
-    if len(together):  # of some records all lanes are meant
+    if len(together):  # expand the records that stand for all lanes
         each = np.where(lanes < 0, len(streams), 1)
         every = np.concatenate([np.arange(len(streams)) if n < 0 else [n] for n in lanes])
         rows, places, lanes = np.repeat(rows, each), np.repeat(places, each), every
@@ -171,14 +187,14 @@ def _gathered(batch: Batch, number: int, entries: Any, streams: Any) -> Columns:
     ]
     mask = None if real.all() else real
     which = tuple(streams[lane] for lane in own.tolist())
-    return Columns(batch.sites[number], which, arrays, order, mask, False)
+    return SiteColumns(batch.sites[number], which, arrays, order, mask, False)
 
 
-class Bundles:
-    """What waits for the sinks of one logger.
+class BatchBuffer:
+    """Columns that wait for the sinks of one logger.
 
     Attributes:
-      size: Of all that waits, in bytes.
+      size: Number of bytes that wait.
     """
 
     def __init__(self) -> None:
@@ -187,77 +203,77 @@ class Bundles:
         self._clear()
 
     def _clear(self) -> None:
-        self._waiting: list[list[Columns]] = []
-        self._open: dict[Any, list[Columns]] = {}
-        self._last: dict[str, list[Columns]] = {}
+        self._waiting: list[list[SiteColumns]] = []
+        self._open: dict[Any, list[SiteColumns]] = {}
+        self._last: dict[str, list[SiteColumns]] = {}
         self.size = 0
 
-    def add(self, columns: Columns) -> None:
-        """Have some more wait."""
+    def add(self, columns: SiteColumns) -> None:
+        """Add columns."""
         self.size += columns.size
-        # Streams that are the same are one object, which its columns keep alive.
-        name = (self._signature(columns), id(columns.streams), columns.single)
-        bundle = self._open.get(name)
+        # Equal streams are one object, which the columns keep alive.
+        name = (self._signature(columns), id(columns.streams), columns.is_single)
+        group = self._open.get(name)
         keys = columns.site.keys
-        if bundle is None or any(self._last.get(key) is not bundle for key in keys):
-            bundle = self._open[name] = []
-            self._waiting.append(bundle)
-            self._last.update(dict.fromkeys(keys, bundle))
-        bundle.append(columns)
+        if group is None or any(self._last.get(key) is not group for key in keys):
+            group = self._open[name] = []
+            self._waiting.append(group)
+            self._last.update(dict.fromkeys(keys, group))
+        group.append(columns)
 
-    def _signature(self, columns: Columns) -> int:
-        """A number for what the columns of one portion have in common."""
+    def _signature(self, columns: SiteColumns) -> int:
+        """Return a number that is equal for columns that can share a batch."""
         site = columns.site
         known = self._sites.get(id(site))
         if known is None or known[0] is not site:
-            if len(self._sites) > _MANY:
+            if len(self._sites) > _MAX_CACHED_SITES:
                 self._sites.clear()
-            own = signature(site, columns.arrays, 1 if columns.single else 2)
+            own = signature(site, columns.arrays, 1 if columns.is_single else 2)
             number = self._signatures.setdefault(own, len(self._signatures))
             known = self._sites[id(site)] = (site, number)
         return known[1]
 
-    def taken(self) -> list[RecordBatch]:
-        """All that waits, in order; then nothing does."""
+    def take_batches(self) -> list[RecordBatch]:
+        """Remove all columns, and return them as batches in order."""
         waiting = self._waiting
         self._clear()
-        return [_joined(bundle) for bundle in waiting]
+        return [_join_columns(group) for group in waiting]
 
 
-_MANY = 4096  # sites
+_MAX_CACHED_SITES = 4096
 
 
-def _joined(bundle: list[Columns]) -> RecordBatch:
-    sites = list(dict.fromkeys(columns.site.spec.site for columns in bundle))
-    first = bundle[0]
-    if len(bundle) == 1:
-        return first.portion(sites)
-    axis = 0 if first.single else 1
+def _join_columns(group: list[SiteColumns]) -> RecordBatch:
+    sites = list(dict.fromkeys(columns.site.spec.site for columns in group))
+    first = group[0]
+    if len(group) == 1:
+        return first.to_batch(sites)
+    axis = 0 if first.is_single else 1
     arrays = [
         np.concatenate(parts, axis)
-        for parts in zip(*(columns.arrays for columns in bundle), strict=True)
+        for parts in zip(*(columns.arrays for columns in group), strict=True)
     ]
-    order = np.concatenate([columns.order for columns in bundle], axis)
-    # Columns with a mask have streams of their own, and are alone in their bundle.
+    order = np.concatenate([columns.order for columns in group], axis)
+    # Columns with a mask have their own streams object, and so are alone in their group.
     whole = dataclasses.replace(first, arrays=arrays, order=order)
-    return (whole if _is_sorted(bundle) else _sorted(whole)).portion(sites)
+    return (whole if _is_sorted(group) else _sort_records(whole)).to_batch(sites)
 
 
-def _is_sorted(bundle: list[Columns]) -> bool:
-    """Whether columns follow each other in the order of the program, as those of one call do."""
-    last = [int(columns.order.max()) for columns in bundle]
-    first = [int(columns.order.min()) for columns in bundle]
+def _is_sorted(group: list[SiteColumns]) -> bool:
+    """Return whether columns follow each other in the order of the program."""
+    last = [int(columns.order.max()) for columns in group]
+    first = [int(columns.order.min()) for columns in group]
     return all(end < begin for end, begin in zip(last[:-1], first[1:], strict=True))
 
 
-def _sorted(columns: Columns) -> Columns:
-    """With the records of each stream in the order of the program."""
-    axis = 0 if columns.single else 1
+def _sort_records(columns: SiteColumns) -> SiteColumns:
+    """Return the columns with the records of each stream in the order of the program."""
+    axis = 0 if columns.is_single else 1
     index = np.argsort(columns.order, axis=axis, kind="stable")
 
-    def moved(x: Any) -> Any:
+    def reorder(x: Any) -> Any:
         shape = index.shape + (1,) * (x.ndim - index.ndim)
         return np.take_along_axis(x, index.reshape(shape), axis)
 
-    arrays = [moved(x) for x in columns.arrays]
-    return dataclasses.replace(columns, arrays=arrays, order=moved(columns.order))
+    arrays = [reorder(x) for x in columns.arrays]
+    return dataclasses.replace(columns, arrays=arrays, order=reorder(columns.order))

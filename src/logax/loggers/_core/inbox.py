@@ -1,9 +1,8 @@
-"""Whose records those of each lane are.
+"""Receive the records of one logger, assign them to runs, and pass them to its sinks.
 
-Takes batches in, and hands bundles to the branches: once there is much, soon, or on `flush`.
-
-All of it happens on the thread of delivery, except that runs may begin anywhere: that is queued in
-front of the records of the run.
+Records wait in a `BatchBuffer` until they exceed `_MAX_BUFFER_BYTES`, `_HANDOVER_SECONDS` have
+passed, or the user calls `flush`. All of this happens on the worker thread of delivery, except that
+runs may begin on any thread: their opening is queued in front of their records.
 """
 
 from __future__ import annotations
@@ -14,26 +13,26 @@ from typing import Any
 
 import numpy as np
 
-from logax._delivery.control import before_flush
-from logax._delivery.errors import DeliveryError, troubles
-from logax._delivery.packet import Owner, Parcel
+from logax._delivery.control import register_flush_hook
+from logax._delivery.errors import DeliveryError, delivery_errors
+from logax._delivery.packet import Packet, RecordOwner
 from logax._delivery.record_batch import Stream
-from logax._delivery.routes import Batch, Route
-from logax._delivery.shutdown import at_termination
-from logax._delivery.unordered import deliver_soon
+from logax._delivery.routes import CallbackRoute, OrderedBatch
+from logax._delivery.shutdown import run_at_termination
+from logax._delivery.unordered import queue_packet
 from logax._delivery.worker import attempt, worker
-from logax._support.forks import renew_after_fork
-from logax.loggers._core.batches import Bundles, columns_of
-from logax.loggers._core.registry import LiveRun, Register
-from logax.loggers._core.sink_worker import Branch
+from logax._support.forks import reset_after_fork
+from logax.loggers._core.batches import BatchBuffer, split_by_site
+from logax.loggers._core.registry import OpenRun, RunRegistry
+from logax.loggers._core.sink_worker import SinkWorker
 
 
-def streams_of(
+def make_streams(
     runs: list[Any], lanes: tuple[int, ...], over: tuple[bool, ...], shard: int | None
 ) -> tuple[Stream, ...]:
-    """The stream of each lane: its run, and its indices at the levels that the run spans.
+    """Return the stream of each lane: its run, and its indices at the levels that the run spans.
 
-    A run that began on a shard is all on that shard.
+    A run that began on a shard is on that shard only, so that its streams name no shard.
     """
     number = int(np.prod(lanes))
     indices = np.stack(np.unravel_index(np.arange(number), lanes), 1) if lanes else np.zeros((1, 0))
@@ -41,213 +40,217 @@ def streams_of(
     own = indices[:, within].astype(int).tolist()
     each = runs if len(runs) == number else runs * number
     return tuple(
-        Stream(run, tuple(lane), None if run is None or run.seeds.shard is not None else shard)
+        Stream(run, tuple(lane), None if run is None or run.run_set.shard is not None else shard)
         for run, lane in zip(each, own, strict=True)
     )
 
 
-_SOON = 0.2  # seconds: what waits longer would be lost with the process
-_MUCH = 8 * 2**20  # bytes
-_MANY = 256  # sets of runs
+_HANDOVER_SECONDS = 0.2  # records that wait are lost if the process is killed
+_MAX_BUFFER_BYTES = 8 * 2**20
+_MAX_CACHED_STREAM_SETS = 256
 
 
 class Inbox:
-    """Where the batches of one logger go.
+    """The route of one logger: passes batches to its sinks and callbacks.
 
     Args:
-      name: Of the logger.
-      register: Its runs.
-      branches: The ways to its sinks.
-      callbacks: What else gets each record: a callback as `tap` takes it.
-      let_go: Gives what is called when runs have ended, if it is still there.
+      name: Name of the logger.
+      registry: Its runs.
+      sink_workers: Workers of its sinks.
+      callbacks: Callbacks, as `tap` takes them, that get each record too.
+      runs_closed: Weak reference to a function that is called after runs were closed.
     """
 
     def __init__(
         self,
         name: str,
-        register: Register,
-        branches: Sequence[Branch],
+        registry: RunRegistry,
+        sink_workers: Sequence[SinkWorker],
         callbacks: Sequence[Any],
-        let_go: Callable[[], Callable[[], None] | None],
+        runs_closed: Callable[[], Callable[[], None] | None],
     ) -> None:
-        self._name, self._register, self._branches = name, register, branches
-        self._let_go, self._has_ended = let_go, False
-        self._routes = [Route(callback, "split", "raise") for callback in callbacks]
+        self._name, self._registry, self._sink_workers = name, registry, sink_workers
+        self._runs_closed, self._has_ended = runs_closed, False
+        self._routes = [CallbackRoute(callback, "split", "raise") for callback in callbacks]
         self._reset()
-        _all.add(self)
-        at_termination(worker, "safe", self.settle)
-        at_termination(worker, "close", self._crash)
-        renew_after_fork(self)
+        _all_inboxes.add(self)
+        run_at_termination(worker, "safe", self.settle)
+        run_at_termination(worker, "close", self._crash)
+        reset_after_fork(self)
 
     def _reset(self) -> None:
-        self._bundles = Bundles()
+        self._buffer = BatchBuffer()
         self._streams: dict[Any, tuple[Stream, ...] | None] = {}
-        self._finishing: list[list[LiveRun]] = []
-        self._place = 0
-        _waiting.pop(self, None)
+        self._finishing: list[list[OpenRun]] = []
+        self._next_position = 0
+        _waiting_inboxes.pop(self, None)
 
-    # From programs and from Python.
+    # On any thread.
 
-    def take(self, parcel: Parcel) -> None:
-        """Take in a parcel that is of no call, on whatever thread of XLA's."""
-        deliver_soon(parcel, self)
+    def receive(self, packet: Packet) -> None:
+        """Queue a packet that belongs to no call."""
+        queue_packet(packet, self)
 
-    def begin(self, runs: Sequence[LiveRun]) -> None:
-        """Have runs opened before their first record."""
+    def begin(self, runs: Sequence[OpenRun]) -> None:
+        """Queue the opening of runs, before their first record."""
         worker.put(0, self._open, runs, waits=False)
 
-    def finish(self, runs: list[LiveRun]) -> None:
-        """Have runs closed when the programs that may still log to them have ended.
+    def finish(self, runs: list[OpenRun]) -> None:
+        """Close runs as soon as the programs that may still log to them have ended.
 
         A program that finishes a run promises no order between that and its records.
         """
         worker.put(0, self._finish, runs, waits=False)
 
-    def close(self, runs: list[LiveRun], status: str) -> None:
-        """Have runs closed behind all that is queued."""
+    def close(self, runs: list[OpenRun], status: str) -> None:
+        """Queue the closing of runs, behind all queued records."""
         worker.put(0, self._close, runs, status, waits=False)
 
     def end(self) -> None:
-        """Have all sinks let go of what they hold."""
+        """Queue the end of the sinks, which then release their files and connections."""
         worker.put(0, self._end, waits=False)
 
     def check(self) -> None:
-        """Raise what went wrong before."""
-        troubles.tell(self)
-        for branch in self._branches:
-            branch.check()
+        """Raise the errors of earlier records."""
+        delivery_errors.raise_pending(self)
+        for sink_worker in self._sink_workers:
+            sink_worker.check()
         for route in self._routes:
-            troubles.tell(route)
+            delivery_errors.raise_pending(route)
 
-    # On the thread of delivery.
+    # On the worker thread.
 
-    def deliver(self, batch: Batch) -> None:
-        """Take in a batch."""
-        worker.done += 1
-        if worker.discards:
-            worker.discarded += len(batch.order)
+    def deliver(self, batch: OrderedBatch) -> None:
+        """Deliver a batch to the callbacks, and buffer it for the sinks."""
+        worker.progress += 1
+        if worker.is_discarding:
+            worker.num_discarded += len(batch.order)
             return
         for route in self._routes:
             route.deliver(batch)
-        if not self._branches:
+        if not self._sink_workers:
             return
-        for columns in columns_of(batch, self._streams_of(batch), self._place):
-            open_ones = columns.of_open_runs()
-            if open_ones is not None:
-                self._bundles.add(open_ones)
-        self._place += len(batch.order)
-        if self._bundles.size > _MUCH:
+        for columns in split_by_site(batch, self._streams_of(batch), self._next_position):
+            open_columns = columns.of_open_runs()
+            if open_columns is not None:
+                self._buffer.add(open_columns)
+        self._next_position += len(batch.order)
+        if self._buffer.size > _MAX_BUFFER_BYTES:
             self.hand_over()
-        elif self not in _waiting:
-            if not _waiting:
-                worker.after(_SOON, _hand_over_all)
-            _waiting[self] = None
+        elif self not in _waiting_inboxes:
+            if not _waiting_inboxes:
+                worker.call_later(_HANDOVER_SECONDS, _hand_over_all)
+            _waiting_inboxes[self] = None
 
     def hand_over(self) -> None:
-        """Give all that waits to the sinks."""
-        _waiting.pop(self, None)
-        portions = self._bundles.taken()
-        if portions:
-            for branch in self._branches:
-                branch.write(portions)
+        """Pass all buffered records to the sinks."""
+        _waiting_inboxes.pop(self, None)
+        batches = self._buffer.take_batches()
+        if batches:
+            for sink_worker in self._sink_workers:
+                sink_worker.write(batches)
 
     def settle(self) -> None:
-        """Give all that waits to the sinks, and close the runs that programs have finished."""
+        """Pass all buffered records to the sinks, and close the runs that programs finished."""
         self.hand_over()
-        for branch in self._branches:
-            branch.settle()
+        for sink_worker in self._sink_workers:
+            sink_worker.settle()
         finishing, self._finishing = self._finishing, []
         for runs in finishing:
             self._close(runs, "finished")
 
-    def _streams_of(self, batch: Batch) -> tuple[Stream, ...]:
-        """The stream of each lane; one whose run has ended, which is said, is of no run."""
-        owner = batch.owner or Owner(np.zeros((), np.uint32))
+    def _streams_of(self, batch: OrderedBatch) -> tuple[Stream, ...]:
+        """Return the stream of each lane, with no run if that run has ended, and report those."""
+        owner = batch.owner or RecordOwner(np.zeros((), np.uint32))
         name = (owner.number.tobytes(), batch.lanes, owner.over, batch.shard)
         known = self._streams.get(name)
         if known is not None:
             return known
         numbers = np.ravel(owner.number).tolist()
-        runs = [self._register.find(number) for number in numbers]
-        streams = streams_of(runs, batch.lanes, owner.over, batch.shard)
+        runs = [self._registry.find(number) for number in numbers]
+        streams = make_streams(runs, batch.lanes, owner.over, batch.shard)
         if None in runs:
             gone = [i for i, stream in enumerate(streams) if stream.run is None]
-            self._missed(batch, gone, [n for n in numbers if self._register.find(n) is None])
+            self._report_finished(
+                batch, gone, [n for n in numbers if self._registry.find(n) is None]
+            )
             return streams
-        if len(self._streams) > _MANY:
+        if len(self._streams) > _MAX_CACHED_STREAM_SETS:
             self._streams.clear()
         self._streams[name] = streams
         return streams
 
-    def _missed(self, batch: Batch, lanes: Sequence[int], numbers: Sequence[int]) -> None:
-        names = [self._register.named(number).name for number in numbers[:3]]
-        keys = ", ".join(site.named() for site in batch.sites)
+    def _report_finished(
+        self, batch: OrderedBatch, lanes: Sequence[int], numbers: Sequence[int]
+    ) -> None:
+        names = [self._registry.label(number).name for number in numbers[:3]]
+        keys = ", ".join(site.describe() for site in batch.sites)
         gone = set(lanes)
         records = sum(len(lanes) if n < 0 else n in gone for n in batch.order[:, 2].tolist())
-        told = (
+        message = (
             f"`{self._name}` got records of {keys} for a run that is finished: {', '.join(names)}. "
             "Call `logger.finish(state)` after the last call that logs to it. "
             f"{records} records were lost."
         )
-        troubles.failed(self, DeliveryError(told), records=records)
+        delivery_errors.add(self, DeliveryError(message), records=records)
 
-    def could_not_resume(self, what: str, runs: Sequence[str], instead: str) -> None:
+    def report_failed_resume(self, what: str, runs: Sequence[str], instead: str) -> None:
         """Report that a program tried to resume runs that are still open. Works on any thread."""
-        told = (
-            f"`{what}` was to resume the run {runs[0]} while it is open: a program came there "
-            "again before the run was finished. What it logs from then on is in new runs, the "
-            f"first of them {instead}. Call `logger.finish(state)` and `logax.flush()` in between."
+        message = (
+            f"`{what}` was to resume the run {runs[0]} while it is open: the program called it "
+            "again before the run was finished. Its later records are in new runs, the first of "
+            f"them {instead}. Call `logger.finish(state)` and `logax.flush()` in between."
         )
-        troubles.failed(self, DeliveryError(told), records=0)
+        delivery_errors.add(self, DeliveryError(message), records=0)
 
-    def _open(self, runs: Sequence[LiveRun]) -> None:
-        for branch in self._branches:
-            branch.open(runs)
+    def _open(self, runs: Sequence[OpenRun]) -> None:
+        for sink_worker in self._sink_workers:
+            sink_worker.open(runs)
 
-    def _finish(self, runs: list[LiveRun]) -> None:
+    def _finish(self, runs: list[OpenRun]) -> None:
         self._finishing.append(runs)
 
-    def _close(self, runs: list[LiveRun], status: str) -> None:
+    def _close(self, runs: list[OpenRun], status: str) -> None:
         self.hand_over()
-        ended = self._register.end(runs)
+        ended = self._registry.end(runs)
         self._streams.clear()
         if ended:
-            for branch in self._branches:
-                branch.close(ended, status)
-        let_go = self._let_go()
-        if let_go is not None:
-            let_go()
+            for sink_worker in self._sink_workers:
+                sink_worker.close(ended, status)
+        runs_closed = self._runs_closed()
+        if runs_closed is not None:
+            runs_closed()
 
     def _crash(self) -> None:
-        """Close all runs: the process is about to be ended."""
-        self._close([run for run in self._register if run.seeds.of_here], "crashed")
+        """Close all runs as crashed, because SIGTERM is about to end the process."""
+        self._close([run for run in self._registry if run.run_set.is_of_this_process], "crashed")
         self._end()
 
     def _end(self) -> None:
         self.settle()
         if not self._has_ended:
             self._has_ended = True
-            for branch in self._branches:
-                branch.end()
+            for sink_worker in self._sink_workers:
+                sink_worker.end()
 
 
 def _hand_over_all() -> None:
-    _do_each(_waiting, Inbox.hand_over)
+    _attempt_each(_waiting_inboxes, Inbox.hand_over)
 
 
 def _settle_all(deadline: float | None) -> bool:
-    """Before a `flush`, when the programs have ended: all that waits goes on."""
-    if _all:
-        worker.put(0, _do_each, _all, Inbox.settle, waits=False)
+    """Settle all inboxes before a `flush`, after the programs have ended."""
+    if _all_inboxes:
+        worker.put(0, _attempt_each, _all_inboxes, Inbox.settle, waits=False)
     return True
 
 
-def _do_each(inboxes: Iterable[Inbox], job: Callable[[Inbox], None]) -> None:
-    """Do this for each by itself: one that fails keeps nothing from the others."""
+def _attempt_each(inboxes: Iterable[Inbox], job: Callable[[Inbox], None]) -> None:
+    """Run a job for each inbox, so that the failure of one does not affect the others."""
     for inbox in list(inboxes):
         attempt(job, inbox)
 
 
-_all: weakref.WeakSet[Inbox] = weakref.WeakSet()
-_waiting: dict[Inbox, None] = {}
-before_flush(_settle_all)
+_all_inboxes: weakref.WeakSet[Inbox] = weakref.WeakSet()
+_waiting_inboxes: dict[Inbox, None] = {}
+register_flush_hook(_settle_all)

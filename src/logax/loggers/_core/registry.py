@@ -1,10 +1,7 @@
-"""Where a run takes place, and with what.
+"""The runs of a logger: their ids and metadata, and the numbers by which programs know them.
 
-Which run a number stands for, and how it ends.
-
-A number is given out when a run begins, wherever that is: in Python, or on a thread of XLA's while
-a program runs. The id of a run is made of the time, of random bytes that this process has, and of a
-count, so that no two runs anywhere have the same.
+A run gets its number when it begins, in Python or on an XLA thread while a program runs. Its id
+consists of the time, random bytes of the process, and a counter, so that ids are unique anywhere.
 """
 
 from __future__ import annotations
@@ -13,47 +10,16 @@ import dataclasses
 import functools
 import itertools
 import os
-import platform
-import secrets
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
 from logax._delivery.record_batch import RunInfo
-from logax._runs.search import id_parts, lane_suffix
-from logax._support.forks import renew_after_fork
-from logax._version import __version__
-
-
-@functools.cache
-def machine_facts() -> Mapping[str, Any]:
-    """What is written down with every run of this process."""
-    return {
-        "host": socket.gethostname(),
-        "process": os.getpid(),
-        "python": platform.python_version(),
-        "jax": jax.__version__,
-        "logax": __version__,
-        "device": _device_kind(),
-    }
-
-
-@functools.cache
-def _device_kind() -> str:
-    """Asked for once: in a process that was forked, JAX may wait for threads that are not there."""
-    try:
-        return str(jax.devices()[0].device_kind)
-    except RuntimeError:  # JAX finds no device, which it tells whoever computes
-        return "none"
-
-
-os.register_at_fork(after_in_child=machine_facts.cache_clear)
-
+from logax._runs.identity import lane_suffix, machine_facts, new_run_id, split_run_id
+from logax._support.forks import reset_after_fork
 
 LANES = ("split", "aggregate", "group")
 
@@ -62,32 +28,32 @@ class ResumedRuns(NamedTuple):
     """Earlier runs that are resumed.
 
     Attributes:
-      ids: Id of each lane's run.
-      sweep: Id that they share, if they are all lanes of one sweep, in order; the id of a single
-        run without lanes; otherwise None.
+      ids: Id of the run of each lane.
+      sweep: Id that all runs share, if they are all lanes of one sweep, in order; the id of a
+        single run without lanes; otherwise None.
     """
 
     ids: tuple[str, ...]
     sweep: str | None
 
-    def in_branch(self, lanes: str) -> tuple[str, ...]:
+    def ids_for(self, lanes: str) -> tuple[str, ...]:
         """Return the ids of the runs in a destination with this setting of `lanes`."""
         if lanes != "aggregate":
             return self.ids
         return () if self.sweep is None else (self.sweep,)
 
 
-class Seeds:
+class RunSet:
     """All runs of one `init`: one, or one for each lane of the `vmap` around it.
 
     Args:
       name: Name of the runs, to which lanes are appended; None to use their ids.
-      config: Returns the config of a lane, or for None that of all lanes.
-      lanes: How many lanes there are at each level.
-      keys: The bits of the key of each lane.
+      config: Function that returns the config of a lane, or for None that of all lanes.
+      lanes: Number of lanes at each level of `vmap`.
+      keys: Bits of the key of each lane.
       resumed: The earlier runs to resume, if any.
-      shard: Which shard of a `shard_map` this `init` was on, if it was inside of one: each shard
-        begins runs of its own.
+      shard: Index of the shard, if `init` was called inside a `shard_map`: each shard begins its
+        own runs.
     """
 
     def __init__(
@@ -105,27 +71,27 @@ class Seeds:
         self._process = os.getpid()
         self._resumed = resumed
         sweep = None if resumed is None else resumed.sweep
-        self.id = sweep or _new_id(self.began)
+        self.id = sweep or new_run_id(self.began)
 
     @property
-    def of_here(self) -> bool:
-        """Whether they began in this process: one that was forked does not end its parent's."""
+    def is_of_this_process(self) -> bool:
+        """True if the runs began in this process. A forked process does not end them."""
         return self._process == os.getpid()
 
     @property
     def number(self) -> int:
-        """How many runs there are."""
+        """Number of runs."""
         return int(np.prod(self.lanes))
 
     def run(self, index: int, grouped: bool = False) -> RunInfo:
-        """The run of one lane."""
+        """Return the run of one lane; with `grouped`, as a member of a group."""
         lane: tuple[int, ...] = () if self.shard is None else (self.shard,)
         if self.lanes:
             lane += tuple(int(i) for i in np.unravel_index(index, self.lanes))
         end = lane_suffix(lane)
         own = f"{self.id}{end}" if self._resumed is None else self._resumed.ids[index]
-        if self._resumed is not None:  # it keeps the lane that it began in
-            lane = id_parts(own)[1]
+        if self._resumed is not None:  # a resumed run keeps its lane
+            lane = split_run_id(own)[1]
         name = own if self._name is None else f"{self._name}{end}"
         machine = machine_facts()
         if self._keys is not None:
@@ -143,7 +109,7 @@ class Seeds:
 
     @functools.cached_property
     def aggregate(self) -> RunInfo:
-        """All lanes as one run."""
+        """The one run that aggregates all lanes."""
         if not self.lanes:
             return self.run(0)
         return RunInfo(
@@ -163,101 +129,87 @@ class Seeds:
 
 
 @dataclasses.dataclass(eq=False)
-class LiveRun:
+class OpenRun:
     """A run that has begun and not ended.
 
     Attributes:
-      number: By which programs know it.
-      seeds: The `init` that it is of.
-      index: Which of its lanes it is.
+      number: Number by which programs know the run.
+      run_set: All runs of the same `init`.
+      index: Index of the lane in the run set.
     """
 
     number: int
-    seeds: Seeds
+    run_set: RunSet
     index: int
     _infos: dict[str, RunInfo] = dataclasses.field(default_factory=dict)
 
     def info(self, lanes: str) -> RunInfo:
-        """What a sink knows it by, which depends on what becomes of lanes."""
+        """Return the run as a sink with this setting of `lanes` sees it."""
         if lanes == "aggregate":
-            return self.seeds.aggregate
+            return self.run_set.aggregate
         info = self._infos.get(lanes)
-        if info is None:  # of two threads that make one, both get that of the first
-            info = self._infos.setdefault(lanes, self.seeds.run(self.index, lanes == "group"))
+        if info is None:  # `setdefault`, so that two threads get the same object
+            info = self._infos.setdefault(lanes, self.run_set.run(self.index, lanes == "group"))
         return info
 
     @property
-    def named(self) -> Named:
-        """Its id and its name."""
+    def label(self) -> RunLabel:
+        """Id and name of the run."""
         info = self.info("split")
-        return Named(info.id, info.name)
+        return RunLabel(info.id, info.name)
 
 
-class Named(NamedTuple):
-    """What a run is known by."""
+class RunLabel(NamedTuple):
+    """Id and name of a run."""
 
     id: str
     name: str
 
 
-_UNKNOWN = Named("unknown", "unknown")
+_UNKNOWN_RUN = RunLabel("unknown", "unknown")
 
 
-class Register:
+class RunRegistry:
     """The runs of one logger."""
 
     def __init__(self) -> None:
         self._reset()
-        renew_after_fork(self)
+        reset_after_fork(self)
         self._numbers = itertools.count(1)
-        self._live: dict[int, LiveRun] = {}
-        self._ended: dict[int, Named] = {}
+        self._open: dict[int, OpenRun] = {}
+        self._closed: dict[int, RunLabel] = {}
 
     def _reset(self) -> None:
-        """Have a lock that nobody holds; the runs of a process that was forked are known here."""
+        """Renew the lock in a forked process, which keeps the runs of its parent."""
         self._lock = threading.Lock()
 
-    def begin(self, seeds: Seeds) -> list[LiveRun]:
-        """The runs of a new `init`."""
+    def begin(self, run_set: RunSet) -> list[OpenRun]:
+        """Register the runs of a new `init`."""
         with self._lock:
-            runs = [LiveRun(next(self._numbers), seeds, i) for i in range(seeds.number)]
-            self._live.update((run.number, run) for run in runs)
+            runs = [OpenRun(next(self._numbers), run_set, i) for i in range(run_set.number)]
+            self._open.update((run.number, run) for run in runs)
         return runs
 
-    def find(self, number: int) -> LiveRun | None:
-        """The run of a number, if it has not ended."""
-        return self._live.get(number)
+    def find(self, number: int) -> OpenRun | None:
+        """Return the run with this number, or None if it has ended."""
+        return self._open.get(number)
 
-    def named(self, number: int) -> Named:
-        """The id and the name of a run, also of one that has ended."""
-        run = self._live.get(number)
-        return self._ended.get(number, _UNKNOWN) if run is None else run.named
+    def label(self, number: int) -> RunLabel:
+        """Return the id and the name of a run, even if it has ended."""
+        run = self._open.get(number)
+        return self._closed.get(number, _UNKNOWN_RUN) if run is None else run.label
 
-    def end(self, runs: Sequence[LiveRun]) -> list[LiveRun]:
-        """Have runs ended, and give those that were not before."""
+    def end(self, runs: Sequence[OpenRun]) -> list[OpenRun]:
+        """Mark runs as ended, and return those that were open."""
         with self._lock:
-            ended = [run for run in runs if self._live.pop(run.number, None) is not None]
-            self._ended.update((run.number, run.named) for run in ended)
+            ended = [run for run in runs if self._open.pop(run.number, None) is not None]
+            self._closed.update((run.number, run.label) for run in ended)
         return ended
 
-    def has_any(self) -> bool:
-        """Whether a run has not ended."""
-        return bool(self._live)
+    def has_open_runs(self) -> bool:
+        """Return whether any run is open."""
+        return bool(self._open)
 
-    def __iter__(self) -> Iterator[LiveRun]:
+    def __iter__(self) -> Iterator[OpenRun]:
         with self._lock:
-            return iter(list(self._live.values()))
-
-
-def _new_id(now: float) -> str:
-    stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(now))
-    return f"{stamp}-{_process_token(os.getpid())}-{next(_count)}"
-
-
-@functools.cache
-def _process_token(process: int) -> str:
-    """Random letters, others in a process that was forked."""
-    return secrets.token_hex(4)
-
-
-_count = itertools.count()
+            return iter(list(self._open.values()))

@@ -1,4 +1,4 @@
-"""The arguments of `init`: the key, and a config with values that programs may compute."""
+"""Validate the arguments of `init`: the key, and a config whose values a program may compute."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ import jax.numpy as jnp
 import numpy as np
 
 from logax._compat import Array
-from logax._support.config import plain_config
-from logax._support.messages import received
-from logax.loop._states import numbers_of
+from logax._serialization.plain_config import plain_config
+from logax._support.messages import describe_value
+from logax.loop._pytrees import unwrap_keys
 
 
 class TracedConfig:
-    """A config of runs with values that are known while tracing and arrays that a program computes.
+    """A config with values that are known while tracing and arrays that a program computes.
 
     Args:
-      what: Function that was given the config, for errors.
-      config: A mapping or a dataclass; see `logax._support.config`.
+      what: Function that the user called, for messages.
+      config: A mapping or a dataclass; see `logax._serialization.plain_config`.
 
     Attributes:
-      arrays: The arrays, in the order in which `filled` takes them.
+      arrays: The arrays, in the order in which `fill` takes them.
 
     Raises:
       TypeError: `config` cannot be stored.
@@ -32,9 +32,9 @@ class TracedConfig:
     def __init__(self, what: str, config: Any) -> None:
         self._plain = plain_config(what, config)
         self.arrays: list[Array] = []
-        _map_arrays(lambda x: self.arrays.append(numbers_of(x)), self._plain)
+        _map_arrays(lambda x: self.arrays.append(unwrap_keys(x)), self._plain)
 
-    def filled(self, arrays: Sequence[Any]) -> Callable[[int | None], Mapping[str, Any]]:
+    def fill(self, arrays: Sequence[Any]) -> Callable[[int | None], Mapping[str, Any]]:
         """Return a function from a lane to its config, given the arrays with lanes in front.
 
         For None it returns the config of all lanes.
@@ -44,11 +44,11 @@ class TracedConfig:
         def config(lane: int | None) -> Mapping[str, Any]:
             own = iter([x if lane is None else x[lane] for x in arrays])
 
-            def fill(_: Any) -> Any:
+            def next_value(_: Any) -> Any:
                 x = next(own)
                 return x.item() if x.ndim == 0 else x
 
-            filled: Mapping[str, Any] = _map_arrays(fill, self._plain)
+            filled: Mapping[str, Any] = _map_arrays(next_value, self._plain)
             return filled
 
         return config
@@ -69,7 +69,11 @@ def _map_arrays(function: Callable[[Array], Any], plain: Any) -> Any:
 
 
 def key_bits(what: str, key: Any) -> Array:
-    """The numbers that a PRNG key is made of."""
+    """Return the data of a PRNG key, typed or legacy.
+
+    Raises:
+      TypeError: `key` is not a single PRNG key.
+    """
     is_array = isinstance(key, (jax.Array, np.ndarray))
     if is_array and jnp.issubdtype(key.dtype, jax.dtypes.prng_key) and key.shape == ():
         return jax.random.key_data(key)
@@ -80,6 +84,6 @@ def key_bits(what: str, key: Any) -> Array:
         got = f"an array of shape {key.shape} of them"
         advice = "Write `jax.vmap(logger.init)(keys)`"
     else:
-        got = received(key)
+        got = describe_value(key)
         advice = f"Write `{what}(..., name={key!r})`" if isinstance(key, str) else advice
     raise TypeError(f"`{what}` takes one PRNG key, and got {got}. {advice}.")

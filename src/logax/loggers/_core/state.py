@@ -1,6 +1,6 @@
-"""What `init` gives: the number of a run, as a pytree that programs can carry.
+"""`RunState`: the number of a run, as a pytree that programs can carry.
 
-Whoever gives a state back must give one of the same logger, and of a run that has not ended.
+The methods of a logger accept only its own states, of runs that have not ended.
 """
 
 from __future__ import annotations
@@ -11,31 +11,31 @@ import jax
 import numpy as np
 
 from logax._compat import Array
-from logax._support.messages import received
-from logax.loggers._core.registry import LiveRun, Register
+from logax._support.messages import describe_value
+from logax.loggers._core.registry import OpenRun, RunRegistry
 
 
-class Owner:
-    """The logger that a state is of, as far as a compiled program may know it."""
+class StateOwner:
+    """The logger of a state: the static part of the pytree, which compiled programs may keep."""
 
-    def __init__(self, name: str, register: Register) -> None:
-        self.name, self.register = name, register
+    def __init__(self, name: str, registry: RunRegistry) -> None:
+        self.name, self.registry = name, registry
 
     def number_of(self, state: Any, several: bool) -> Any:
-        """The number of a state, of a run that is open as far as that can be known here.
+        """Return the number of the run of a state. Outside of programs, check that it is open.
 
         Args:
-          state: What a user gave.
-          several: Whether it may be of several runs.
+          state: Argument of the user.
+          several: True if the state may hold several runs.
 
         Raises:
-          TypeError: It is no state.
-          ValueError: It is of another logger, of several runs, or of one that has ended.
+          TypeError: `state` is not a `RunState`.
+          ValueError: The state belongs to another logger, holds several runs, or a run has ended.
         """
         if not isinstance(state, RunState):
             raise TypeError(
                 f"`{self.name}` takes the state that `logger.init(key)` gave, and got "
-                f"{received(state)}. Write `state = logger.init(key)`."
+                f"{describe_value(state)}. Write `state = logger.init(key)`."
             )
         if state.owner is not self:
             raise ValueError(
@@ -53,20 +53,20 @@ class Owner:
         self.open_runs(number)
         return number
 
-    def open_runs(self, number: Any) -> list[LiveRun]:
-        """The runs of these numbers.
+    def open_runs(self, number: Any) -> list[OpenRun]:
+        """Return the runs with these numbers.
 
         Raises:
           ValueError: One of them has ended.
         """
         runs = []
         for each in np.ravel(number).tolist():
-            run = self.register.find(each)
+            run = self.registry.find(each)
             if run is None:
-                name = self.register.named(each).name
+                name = self.registry.label(each).name
                 raise ValueError(
                     f"The run {name} of this `{self.name}` is finished. Make a new one with "
-                    "`logger.init(key)`, or go on with it by `logger.run(resume=...)`."
+                    "`logger.init(key)`, or resume it with `logger.run(resume=...)`."
                 )
             runs.append(run)
         return runs
@@ -77,32 +77,36 @@ class Owner:
 
 @jax.tree_util.register_pytree_node_class
 class RunState:
-    """A run, or under `vmap` one for each lane: give it to the logger's methods.
+    """A handle of a run, or of one run per lane, that `Logger.init` returns.
 
-    It is a pytree: pass it into compiled functions, map over it, carry it through loops.
+    Pass it to the methods of the logger. It is a pytree: it can be an argument of compiled
+    functions, mapped over by `vmap`, and carried through loops.
     """
 
-    def __init__(self, number: Array, owner: Owner) -> None:
+    def __init__(self, number: Array, owner: StateOwner) -> None:
         self.number, self.owner = number, owner
 
     @property
     def id(self) -> Any:
-        """The id of the run, by which it is found again; of several, a list. Not in programs."""
-        return self._told("id")
+        """Unique id of the run, for `resume` and `load`; a list for several runs.
+
+        Not available inside compiled functions.
+        """
+        return self._look_up("id")
 
     @property
     def name(self) -> Any:
-        """The name of the run; of several, a list. Not in programs."""
-        return self._told("name")
+        """Name of the run; a list for several runs. Not available inside compiled functions."""
+        return self._look_up("name")
 
-    def _told(self, what: str) -> Any:
+    def _look_up(self, what: str) -> Any:
         if not self._is_concrete():
             raise AttributeError(
                 f"The {what} of a run is known when the program runs, not inside of it. Return the "
                 f"state from the compiled function, and write `state.{what}`."
             )
         known = [
-            self.owner.register.named(n)._asdict()[what] for n in np.ravel(self.number).tolist()
+            self.owner.registry.label(n)._asdict()[what] for n in np.ravel(self.number).tolist()
         ]
         return known if np.ndim(self.number) else known[0]
 
@@ -110,13 +114,13 @@ class RunState:
         kinds = (jax.Array, np.ndarray, np.generic)
         return isinstance(self.number, kinds) and not isinstance(self.number, jax.core.Tracer)
 
-    def tree_flatten(self) -> tuple[tuple[Array], Owner]:
-        """The number, and whose it is."""
+    def tree_flatten(self) -> tuple[tuple[Array], StateOwner]:
+        """Return the number as the only child, and the owner as static data."""
         return (self.number,), self.owner
 
     @classmethod
-    def tree_unflatten(cls, owner: Owner, children: tuple[Any]) -> RunState:
-        """The same again."""
+    def tree_unflatten(cls, owner: StateOwner, children: tuple[Any]) -> RunState:
+        """Return a state from the output of `tree_flatten`."""
         return cls(children[0], owner)
 
     def __repr__(self) -> str:

@@ -1,28 +1,32 @@
-"""Plain numbers over one x-axis: what destinations show that know no pytrees and no arrays.
+"""Convert record batches to scalars over an x-axis, for services that know no pytrees or arrays.
 
-    axis = Axis(whole=True)                        # one for each sink
-    for part in axis.parts(portion):               # mostly one
-        for table in part.tables:                  # scalars that share their x
-            for x, row in table.rows(number):      # of stream `number`: Python numbers only
+    x_axis = XAxis(whole=True)                             # one per sink
+    for metric_batch in x_axis.metric_batches(batch):      # usually one
+        for table in metric_batch.tables:                  # scalars that share their x
+            for x, row in table.rows(number):              # Python numbers of stream `number`
                 send(x, dict(zip(table.names, row)))
-        part.histograms, part.images               # apart: show them, or leave them out
-    axis.forget(runs)                              # when they are closed
+        metric_batch.histograms, metric_batch.images       # separate: show them, or leave them out
+    x_axis.forget(runs)                                    # when the runs are closed
 
-**What becomes of a value.** A scalar stays as it is, a boolean becomes 0 or 1, a complex number
-`key/real` and `key/imag`. An array of up to 16 elements goes element by element (`key/0`,
-`key/1,2`), a larger one as `key/mean`, `key/min` and `key/max`. The leaves of a pytree are named by
-their path. PRNG keys are left out. NaN and infinities stay. Where two values would have the same
-name, the later has a `~` behind it.
+**Values.** Scalars stay as they are, booleans become 0 or 1, and complex numbers become `key/real`
+and `key/imag`. An array of at most 16 elements becomes one scalar per element (`key/0`, `key/1,2`),
+a larger one `key/mean`, `key/min` and `key/max`. Leaves of a pytree are named by their path. PRNG
+keys are left out. NaN and infinities stay. If two values have the same name, the later one gets a
+`~`.
 
-**The x-axis** is the step called `step`, else the first one named, else a count of the key's
-records, which goes on from portion to portion until the run is forgotten. The other steps go beside
-as numbers, by their names; where a key has that name, as `steps/name`. A destination whose x-axis
-takes integers only (`whole=True`) gets the count where a step is not whole, and the step as a
-number beside; a key that had one such step keeps to the count from then on.
+**X-axis.** The x of a record is its step called `step`, else the first step named, else a count of
+the key's records, which continues from batch to batch until the run is forgotten. Other steps
+become scalars under their names, or under `steps/name` if a key has that name. With `whole=True` x
+is always an integer: if a step is not whole, x is the count and the step a scalar; that key uses
+the count from then on.
+
+| file | contents |
+| --- | --- |
+| `x_axis.py` | x of each record, and tables of the scalars that share it |
+| `extraction.py` | scalars, histograms and images of a batch by flat name; PNG encoding |
 """
 
-from logax.loggers._numbers.axis import Axis, Part, Table
-from logax.loggers._numbers.config import flat_config
-from logax.loggers._numbers.values import Picture, as_bytes, png
+from logax.loggers._numbers.extraction import MediaColumn, as_uint8, encode_png
+from logax.loggers._numbers.x_axis import MetricBatch, ScalarTable, XAxis
 
-__all__ = ["Axis", "Part", "Picture", "Table", "as_bytes", "flat_config", "png"]
+__all__ = ["MediaColumn", "MetricBatch", "ScalarTable", "XAxis", "as_uint8", "encode_png"]

@@ -1,8 +1,8 @@
-"""How far a program is, by its records.
+"""Progress of a compiled program, derived from its records, for `ProgressLogger`.
 
-leader    which of its keys says so
-lanes     where the lanes of that key are
-values    the last values that stand next to the bar
-expected  how many of them are still to come
-resting   bars that are through, and wait for those
+| file | contents |
+| --- | --- |
+| `lanes.py` | positions of the lanes of a key, and the choice of the key that the bar follows |
+| `shown_values.py` | last values next to the bar, and the number of records still expected |
+| `pending_bars.py` | bars that are complete and wait for values of the last iteration |
 """

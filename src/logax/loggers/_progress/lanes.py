@@ -1,21 +1,19 @@
-"""Where the lanes that log one key are, and which of them leads.
+"""Positions of the lanes of a key, and the choice of the key that a progress bar follows.
 
-A lane has a round and a position in it. It starts a new round when it begins again: when it has
-made as many records as there are in a call, or, where that is not known, when its step goes back.
-The slowest lane leads: the least round, and in that the least position.
+**Lanes.** A lane has a round and a position within it. A lane starts a new round when it has made
+as many records as a call has, or, if that number is unknown, when its step goes back. The bar
+follows the slowest lane: the lowest round, and within it the lowest position.
 
-Lanes that have ended must not hold it back, and nothing says that they have. So time is counted in
-ticks: in one tick no lane logs twice. A lane that has been silent for more than twice as many ticks
-as ever before is taken to have ended, until it logs again. Lanes of a batched loop log side by
-side, once in a tick, so that one that ends is noticed after three; lanes that log now and then, or
-come in large parcels, are given the time that they are known to take.
+Lanes that ended must not hold the bar back, but nothing announces that they ended. So time is
+counted in ticks: within one tick no lane logs twice. A lane that has been silent for more than
+twice its longest silence so far is assumed to have ended, until it logs again. Lanes of a batched
+loop log once per tick, so an ended one is noticed after three ticks; lanes that log rarely, or in
+large batches, are given the time that they are known to need.
 
-Which of a program's keys says how far it is.
-
-A program may log a setting at its start, a loss at each of a thousand iterations, a score at each
-of ten epochs, and a result at its end. The key with the most records leads. A key of which there
-is one record says nothing, and neither does what is logged after the leading key is through,
-unless it is the beginning of something else.
+**Leading key.** A program may log a setting at its start, a loss at each of a thousand iterations,
+a score at each of ten epochs, and a result at its end. The key with the most records leads. A key
+with a single record shows no progress. Neither does a key that is logged after the leading key is
+complete, unless it starts something new.
 """
 
 from __future__ import annotations
@@ -27,290 +25,294 @@ import numpy as np
 
 from logax._delivery.routes import record
 
-PATIENCE = 2
+MAX_SILENCE_RATIO = 2  # current silence of a lane over its longest one so far
 
 
-class Place(NamedTuple):
-    """How far a lane is. They compare as lanes do."""
+class LanePosition(NamedTuple):
+    """Position of a lane. Positions compare in the order of progress."""
 
     round: int
     position: int
 
 
-class Voice:
-    """One lane, in plain numbers; or the lanes of records that hold all of them, in arrays.
+class LaneState:
+    """State of one lane as plain numbers, or of all lanes of batched records as arrays.
 
     Attributes:
-      round: How often it has begun again.
-      position: How far it is.
-      heard: The tick of its last record.
-      longest: How many ticks it was silent at most.
+      round: Number of restarts.
+      position: Position within the round.
+      last_tick: Tick of the last record.
+      longest_silence: Maximum number of ticks between two records.
     """
 
-    __slots__ = ("heard", "longest", "position", "round")
+    __slots__ = ("last_tick", "longest_silence", "position", "round")
 
-    def __init__(self, clock: int, start: int, size: int | None) -> None:
-        def made(value: int) -> Any:
+    def __init__(self, ticks: int, start: int, size: int | None) -> None:
+        def filled(value: int) -> Any:
             return value if size is None else np.full(size, value, np.int64)
 
-        self.round, self.position = made(start), made(0)
-        self.heard, self.longest = made(clock - 1), made(1)
+        self.round, self.position = filled(start), filled(0)
+        self.last_tick, self.longest_silence = filled(ticks - 1), filled(1)
 
-    def spread(self, size: int) -> None:
-        """One number for all lanes becomes a number for each."""
+    def expand(self, size: int) -> None:
+        """Convert the numbers of one lane to arrays with one element per lane."""
         for name in self.__slots__:
             setattr(self, name, np.full(size, getattr(self, name), np.int64))
 
 
-class Lanes:
-    """The lanes that log one key.
+class LaneProgress:
+    """Progress of the lanes that log one key.
 
     Args:
-      total: How many records a lane makes in one round, or the last position; None if unknown.
-      by_step: Whether positions are steps, and not numbers of records.
+      total: Number of records of a lane in one round, or the last position; None if unknown.
+      by_step: True if positions are steps, False if they are record counts.
 
     Attributes:
-      round: The round of the slowest lane.
-      clock: How many ticks there were.
-      reached: Whether a lane of the last record is at the total.
-      left_at: Where the round before this one was left, by the lane that came furthest in it; None
-        if nobody knows any more.
+      round: Round of the slowest lane.
+      ticks: Number of ticks so far.
+      reached: True if a lane of the last record is at the total.
+      previous_round_end: Furthest position of any lane in the previous round; None if unknown.
     """
 
     def __init__(self, total: int | None, by_step: bool) -> None:
         self.total, self.by_step = total, by_step
-        self.round = self.clock = 0
+        self.round = self.ticks = 0
         self.reached = False
-        self.left_at: int | None = None
-        self._voices: dict[Any, Voice] = {}
-        self._begun, self._over = 0, -1
-        self._end = Place(0, 0)
+        self.previous_round_end: int | None = None
+        self._states: dict[Any, LaneState] = {}
+        self._newest_round, self._last_complete_round = 0, -1
+        self._furthest_end = LanePosition(0, 0)
 
-    def hear(self, name: tuple[Any, int | None], step: Any, real: Any) -> bool:
-        """Take in a record of these lanes; True if now all of them have begun a new round.
+    def update(self, name: tuple[Any, int | None], step: Any, real: Any) -> bool:
+        """Process a record, and return True if now all lanes have started a new round.
 
         Args:
-          name: The lane and the shard.
-          step: Its step, if it has one: a whole number or, for several lanes, an array of them.
-          real: Of several lanes, which the record is of, or None.
+          name: Lane and shard.
+          step: Step, if the record has one: an integer, or an array of them for several lanes.
+          real: Mask of the lanes that made the record, or None.
         """
         if not self.by_step:
             step = None
         shape = real if real is not None else step
         size = shape.size if isinstance(shape, np.ndarray) and shape.ndim else None
-        voice = self._voice(name, size)
-        if isinstance(voice.position, np.ndarray):
-            self._hear_many(voice, step, real)
+        state = self._state_of(name, size)
+        if isinstance(state.position, np.ndarray):
+            self._update_many(state, step, real)
         else:
-            self._hear_one(voice, step)
-        if self._begun <= self.round or not self._each(lambda v: v.round > self.round):
+            self._update_one(state, step)
+        if self._newest_round <= self.round or not self._all_running(
+            lambda v: v.round > self.round
+        ):
             return False
-        self.left_at = self.furthest()
+        self.previous_round_end = self.furthest()
         self.round = self.slowest().round
         return True
 
-    def _voice(self, name: tuple[Any, int | None], size: int | None) -> Voice:
-        """Of lanes that were heard before theirs, else a new one; in arrays of a size if given."""
-        voice = self._voices.get(name)
-        if voice is not None and size is not None and np.size(voice.position) != size:
-            if np.ndim(voice.position):  # other lanes than before, so another call
-                self._leave(voice)
-                voice = None
+    def _state_of(self, name: tuple[Any, int | None], size: int | None) -> LaneState:
+        """Return the state of known lanes or a new one, as arrays if a size is given."""
+        state = self._states.get(name)
+        if state is not None and size is not None and np.size(state.position) != size:
+            if np.ndim(state.position):  # a different number of lanes means another call
+                self._retire(state)
+                state = None
             else:
-                voice.spread(size)
-        if voice is None:
-            voice = self._voices[name] = Voice(self.clock, self._first_round(name[1]), size)
-        return voice
+                state.expand(size)
+        if state is None:
+            state = self._states[name] = LaneState(self.ticks, self._first_round(name[1]), size)
+        return state
 
     def _first_round(self, shard: int | None) -> int:
-        """Of a lane that was not there before: it is of a new call if the last one is over.
+        """Return the round of a new lane: a new one if the last call is complete.
 
-        Shards may be far apart, so that the first record of one comes after the last of another.
+        Shards may be far apart: the first record of one may arrive after the last of another.
         """
         if shard is None:
-            self._begun = max(self._begun, self._over + 1)
-        return self._begun
+            self._newest_round = max(self._newest_round, self._last_complete_round + 1)
+        return self._newest_round
 
-    def _leave(self, voice: Voice) -> None:
-        """These lanes make no records any more: others have their name, in a new round."""
-        last = int(voice.round.max())
-        furthest = int(voice.position[voice.round == last].max())
-        if self._may_return(furthest):
-            self._ended(last, furthest)
-            self._begun = max(self._begun, last + 1)
+    def _retire(self, state: LaneState) -> None:
+        """End the round of lanes that other lanes of the same name replace."""
+        last = int(state.round.max())
+        furthest = int(state.position[state.round == last].max())
+        if self._may_restart(furthest):
+            self._record_end(last, furthest)
+            self._newest_round = max(self._newest_round, last + 1)
 
-    def _hear_one(self, voice: Voice, step: Any) -> None:
-        if voice.heard == self.clock:
-            self.clock += 1
-        silent, before = self.clock - voice.heard, voice.position
-        voice.heard = self.clock
+    def _update_one(self, state: LaneState, step: Any) -> None:
+        if state.last_tick == self.ticks:
+            self.ticks += 1
+        silent, before = self.ticks - state.last_tick, state.position
+        state.last_tick = self.ticks
         if self.by_step:
-            voice.position = before if step is None else max(int(step) + 1, 0)
-            again = voice.position < before and self._may_return(before)
+            state.position = before if step is None else max(int(step) + 1, 0)
+            restarts = state.position < before and self._may_restart(before)
         else:
-            again = before == self.total
-            voice.position = 1 if again else before + 1
-        self.reached = self.total is not None and voice.position >= self.total
-        if not again:  # silence between two calls does not count
-            voice.longest = max(voice.longest, silent)
+            restarts = before == self.total
+            state.position = 1 if restarts else before + 1
+        self.reached = self.total is not None and state.position >= self.total
+        if not restarts:  # silence between two calls does not count
+            state.longest_silence = max(state.longest_silence, silent)
         else:
-            self._ended(voice.round, before)
-            voice.round = max(voice.round, self._over) + 1
-            self._begun = max(self._begun, voice.round)
+            self._record_end(state.round, before)
+            state.round = max(state.round, self._last_complete_round) + 1
+            self._newest_round = max(self._newest_round, state.round)
 
-    def _hear_many(self, voice: Voice, step: Any, real: Any) -> None:
+    def _update_many(self, state: LaneState, step: Any, real: Any) -> None:
         where = slice(None) if real is None else real.reshape(-1)
-        # Not as views of what is about to change.
-        heard, before = voice.heard[where].copy(), voice.position[where].copy()
-        if (heard == self.clock).any():
-            self.clock += 1
-        voice.heard[where] = self.clock
+        # Copies, because the arrays change below.
+        last_tick, before = state.last_tick[where].copy(), state.position[where].copy()
+        if (last_tick == self.ticks).any():
+            self.ticks += 1
+        state.last_tick[where] = self.ticks
         if self.by_step:
-            after = before if step is None else np.maximum(_spread(step, voice)[where] + 1, 0)
-            again = (after < before) & self._may_return(before)
+            after = before if step is None else np.maximum(_expand_step(step, state)[where] + 1, 0)
+            restarts = (after < before) & self._may_restart(before)
         else:
-            again = before == (-1 if self.total is None else self.total)
-            after = np.where(again, 1, before + 1)
-        voice.position[where] = after
-        silent = np.where(again, 0, self.clock - heard)
-        voice.longest[where] = np.maximum(voice.longest[where], silent)
+            restarts = before == (-1 if self.total is None else self.total)
+            after = np.where(restarts, 1, before + 1)
+        state.position[where] = after
+        silent = np.where(restarts, 0, self.ticks - last_tick)
+        state.longest_silence[where] = np.maximum(state.longest_silence[where], silent)
         self.reached = self.total is not None and bool((after >= self.total).any())
-        if again.any():
-            self._ended(int(voice.round[where][again].max()), int(before[again].max()))
-            begun = np.maximum(voice.round[where], self._over) + 1
-            voice.round[where] = np.where(again, begun, voice.round[where])
-            self._begun = max(self._begun, int(voice.round.max()))
+        if restarts.any():
+            self._record_end(int(state.round[where][restarts].max()), int(before[restarts].max()))
+            begun = np.maximum(state.round[where], self._last_complete_round) + 1
+            state.round[where] = np.where(restarts, begun, state.round[where])
+            self._newest_round = max(self._newest_round, int(state.round.max()))
 
-    def _may_return(self, position: Any) -> Any:
-        """Whether a step that goes back begins a new round: with a total, once it was reached."""
+    def _may_restart(self, position: Any) -> Any:
+        """Return whether a step that goes back starts a new round."""
         return True if self.total is None else position >= self.total
 
-    def _ended(self, number: int, position: int) -> None:
-        if number >= self._end.round:
-            self._end = max(self._end, Place(number, position))
+    def _record_end(self, number: int, position: int) -> None:
+        if number >= self._furthest_end.round:
+            self._furthest_end = max(self._furthest_end, LanePosition(number, position))
 
     @property
     def names(self) -> Collection[Any]:
-        """The lane and the shard of each, as `hear` was given them."""
-        return self._voices.keys()
+        """Lane and shard of each, as given to `update`."""
+        return self._states.keys()
 
-    def slowest(self) -> Place:
-        """The lane that is furthest behind, of those that have not ended."""
-        numbers, positions, silent, longest = self._columns()
-        running = silent <= PATIENCE * longest
+    def slowest(self) -> LanePosition:
+        """Return the position of the slowest lane that has not ended."""
+        numbers, positions, silent, longest_silence = self._columns()
+        running = silent <= MAX_SILENCE_RATIO * longest_silence
         least = numbers[running].min()
-        return Place(int(least), int(positions[running & (numbers == least)].min()))
+        return LanePosition(int(least), int(positions[running & (numbers == least)].min()))
 
     def furthest(self) -> int | None:
-        """Where the lane that came furthest in this round is or was; None if it was long ago."""
+        """Return the furthest position of any lane in this round; None if it is unknown."""
         numbers, positions, _, _ = self._columns()
-        ended = [self._end.position] if self._end.round == self.round else []
+        ended = [self._furthest_end.position] if self._furthest_end.round == self.round else []
         return max([*positions[numbers == self.round].tolist(), *ended], default=None)
 
-    def complete(self) -> bool:
-        """Whether all lanes that have not ended are at the total."""
+    def is_complete(self) -> bool:
+        """Return whether all lanes that have not ended are at the total."""
         total = self.total
-        return self.reached and total is not None and self._each(lambda v: v.position >= total)
+        return (
+            self.reached and total is not None and self._all_running(lambda v: v.position >= total)
+        )
 
     def end_round(self) -> None:
-        """All that comes now is of a new call."""
-        self._over = self.round
+        """Assign all later records to a new call."""
+        self._last_complete_round = self.round
 
-    def _each(self, holds: Callable[[Voice], Any]) -> bool:
-        """Whether it holds for all lanes that have not ended.
+    def _all_running(self, holds: Callable[[LaneState], Any]) -> bool:
+        """Return whether a predicate is true for all lanes that have not ended.
 
-        Lanes come in order: the last is the one to ask first.
+        Lanes report in order, so the last one is checked first.
         """
-        for voice in reversed(self._voices.values()):
-            ended = self.clock - voice.heard > PATIENCE * voice.longest
-            if not np.all(holds(voice) | ended):
+        for state in reversed(self._states.values()):
+            ended = self.ticks - state.last_tick > MAX_SILENCE_RATIO * state.longest_silence
+            if not np.all(holds(state) | ended):
                 return False
         return True
 
     def _columns(self) -> tuple[Any, Any, Any, Any]:
-        voices = list(self._voices.values())
+        states = list(self._states.values())
 
         def column(name: str) -> Any:
-            return np.concatenate([np.atleast_1d(getattr(voice, name)) for voice in voices])
+            return np.concatenate([np.atleast_1d(getattr(state, name)) for state in states])
 
-        return column("round"), column("position"), self.clock - column("heard"), column("longest")
-
-
-def _spread(step: Any, voice: Voice) -> Any:
-    return np.broadcast_to(np.reshape(step, -1).astype(np.int64), voice.position.shape)
+        silence = self.ticks - column("last_tick")
+        return column("round"), column("position"), silence, column("longest_silence")
 
 
-class Leader:
-    """Takes records, and knows the lanes of the key that leads.
+def _expand_step(step: Any, state: LaneState) -> Any:
+    return np.broadcast_to(np.reshape(step, -1).astype(np.int64), state.position.shape)
+
+
+class LeadingKey:
+    """Process records and choose the key that the bar follows.
 
     Args:
-      total: The last position, if the user knows it.
-      step: The name of the step that counts.
+      total: Last position, if the user gave it.
+      step: Name of the step that is the position.
 
     Attributes:
-      key: The one that leads, if there is one yet.
-      lanes: Its lanes.
-      is_through: Whether all of them are at the total.
+      key: Leading key, if there is one yet.
+      lanes: Progress of its lanes.
+      is_complete: True if all of its lanes are at the total.
     """
 
     def __init__(self, total: int | None, step: str) -> None:
         self._total, self._step = total, step
-        self._keys: dict[str, Lanes] = {}
-        self._spent: set[tuple[str, int]] = set()
+        self._keys: dict[str, LaneProgress] = {}
+        self._finished_rounds: set[tuple[str, int]] = set()
         self.key: str | None = None
-        self.lanes: Lanes | None = None
-        self.is_through = False
+        self.lanes: LaneProgress | None = None
+        self.is_complete = False
 
-    def take(self, one: record) -> tuple[Lanes | None, bool]:
-        """The lanes of this record if they lead, and whether all of them begin a new round."""
+    def update(self, one: record) -> tuple[LaneProgress | None, bool]:
+        """Return the record's lanes if they lead, and whether all of them start a new round."""
         key = next(iter(one), None)
         if key is None:
             return None, False
-        total, step = self._counted(one)
+        total, step = self._total_and_step(one)
         lanes = self._keys.get(key)
         if lanes is None or lanes.total != total:
-            self._keys[key] = lanes = Lanes(total, step is not None)
-        begins = lanes.hear((one.lane, one.shard), step, one.real)
+            self._keys[key] = lanes = LaneProgress(total, step is not None)
+        begins = lanes.update((one.lane, one.shard), step, one.real)
         if lanes is self.lanes:
             if begins:
-                self._lead(key, lanes)
+                self._set_leader(key, lanes)
             return lanes, begins
-        if self._takes_over(key, lanes):
-            self._lead(key, lanes)
+        if self._should_lead(key, lanes):
+            self._set_leader(key, lanes)
             return lanes, False
         return None, False
 
-    def end_round(self, lanes: Lanes) -> None:
-        """The lanes that lead are through: what was logged beside them does not lead after them."""
-        self.is_through = True
+    def end_round(self, lanes: LaneProgress) -> None:
+        """Mark the leading key complete; keys that were logged beside it do not lead after it."""
+        self.is_complete = True
         lanes.end_round()
         others = self._keys.items()
-        self._spent = {(key, each.round) for key, each in others if each is not lanes}
+        self._finished_rounds = {(key, each.round) for key, each in others if each is not lanes}
 
-    def _lead(self, key: str, lanes: Lanes) -> None:
+    def _set_leader(self, key: str, lanes: LaneProgress) -> None:
         self.key, self.lanes, self._keys = key, lanes, {key: lanes}
-        self.is_through, self._spent = False, set()
+        self.is_complete, self._finished_rounds = False, set()
 
-    def _takes_over(self, key: str, lanes: Lanes) -> bool:
-        says_something = lanes.clock > 0 or (self._total is None and lanes.total is not None)
-        if not says_something or (key, lanes.round) in self._spent:
+    def _should_lead(self, key: str, lanes: LaneProgress) -> bool:
+        shows_progress = lanes.ticks > 0 or (self._total is None and lanes.total is not None)
+        if not shows_progress or (key, lanes.round) in self._finished_rounds:
             return False
         return (
             self.lanes is None
-            or self.is_through
-            or self.lanes not in self._keys.values()  # its key has another total now
+            or self.is_complete
+            or self.lanes not in self._keys.values()  # the total of its key has changed
             or self._rank(lanes) > self._rank(self.lanes)
         )
 
-    def _rank(self, lanes: Lanes) -> tuple[int, int, int]:
+    def _rank(self, lanes: LaneProgress) -> tuple[int, int, int]:
         total = 0 if self._total is not None else lanes.total or 0
-        return total, lanes.by_step, lanes.clock
+        return total, lanes.by_step, lanes.ticks
 
-    def _counted(self, one: record) -> tuple[int | None, Any]:
-        """The total that holds for a record, and its step if positions are steps.
+    def _total_and_step(self, one: record) -> tuple[int | None, Any]:
+        """Return the total that applies to a record, and its step if positions are steps.
 
-        The program knows how many records there will be, wherever the steps begin and however
-        often they go back; so where its total is used, records are counted.
+        The program knows its number of records, wherever steps start and however often they go
+        back. So where the program gives the total, records are counted.
         """
         if self._total is None and one.total is not None and one.total > 1:
             return one.total, None

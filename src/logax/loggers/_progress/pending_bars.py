@@ -1,14 +1,14 @@
-"""Bars that are through, and wait for values of the last iteration before they end.
+"""Bars that are complete, and wait for values of the last iteration before they close.
 
-What leads is at its end, but what the program logs after it, in the same iteration, is still to
-come. Where the program says how often it logs, the bar ends with the last of it; where it does not
-(a log under `cond`, one that no record was of yet), only whoever waits for the program knows that
-nothing more comes. So such a bar rests until its key leads again, its logger is closed, a `flush`
-has delivered everything, or another bar begins, which would be drawn below it.
+The leading key is complete, but the program still logs other keys in the same iteration. If the
+program states how often it logs them, the bar closes with the last of those records. If it does not
+(a log under `cond`, or a key without any record yet), only code that waits for the program knows
+that no more records follow. Such a bar is paused until its key leads again, its logger is closed, a
+`flush` has delivered everything, or another bar starts, which would be drawn below it.
 
-A bar that rests stands at its end. Time stands still for it.
+A paused bar shows its last position, and its clock stops.
 
-All others are brought up to date by a `flush`: nobody may have drawn them since the last records.
+A `flush` also redraws all other bars, because the latest records may not have been drawn yet.
 """
 
 from __future__ import annotations
@@ -19,89 +19,95 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from logax._delivery.control import before_flush
+from logax._delivery.control import register_flush_hook
 from logax._delivery.worker import worker
-from logax._support.forks import renew_after_fork
+from logax._support.forks import reset_after_fork
 from logax._support.progress_bars import Bar
 
 
-class PatientBar(Bar):
-    """A bar that can rest before it is closed.
+class PausableBar(Bar):
+    """A bar that can be paused before it is closed.
 
     Attributes:
-      rests_at: The position at which it rests; None before it does.
+      paused_at: Position at which the bar is paused; None while it is not.
     """
 
-    rests_at: int | None = None
-    _since: float | None = None  # up to when its time was counted, once it rests
+    paused_at: int | None = None
+    _paused_since: float | None = None
 
-    def rest(self, position: int, values: str) -> None:
-        """Stand at a position from now on; on a screen, show it with these values."""
-        self.rests_at = position
-        self._hold()
+    def pause(self, position: int, values: str) -> None:
+        """Stop at a position; on a screen, draw it with these values."""
+        self.paused_at = position
+        self._stop_clock()
         if self._on_screen:
             self.draw(position, values)
 
     def close(self, position: int | None, values: str | None = None) -> None:
-        """End it at a position, or where it is, with the time at which it began to rest."""
-        if self.rests_at is not None:
-            self._hold()
+        """Close at a position, or at the current one, without the time spent paused."""
+        if self.paused_at is not None:
+            self._stop_clock()
         super().close(position, values)
 
-    def _hold(self) -> None:
-        """Count no time since this was called first."""
+    def _stop_clock(self) -> None:
+        """Exclude the time since the first call from the elapsed time."""
         now = time.monotonic()
-        if self._since is not None and not self._bar.disable:
-            self._bar.start_t += now - self._since
-            self._bar.last_print_t += now - self._since  # one before the start was never shown
-        self._since = now
+        if self._paused_since is not None and not self._bar.disable:
+            paused = now - self._paused_since
+            self._bar.start_t += paused
+            # tqdm assumes that nothing was shown if the last print precedes the start.
+            self._bar.last_print_t += paused
+        self._paused_since = now
 
 
-class Resting:
-    """All bars that rest, in this process, and those that a `flush` brings up to date.
+class BarRegistry:
+    """All paused bars of this process, and the owners whose bars a `flush` redraws.
 
     Attributes:
-      lock: For every use of any bar of a logger: one that begins ends those of others.
+      lock: Lock for every use of a logger's bar, because a new bar closes the bars of other
+        loggers.
     """
 
     def __init__(self) -> None:
         self._owners: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
         self._reset()
-        renew_after_fork(self)
-        before_flush(self._end_with_flush)
+        reset_after_fork(self)
+        register_flush_hook(self._before_flush)
 
     def _reset(self) -> None:
         self.lock = threading.RLock()
-        self._all: dict[Callable[[], None], None] = {}
+        self._end_calls: dict[Callable[[], None], None] = {}
 
-    def expect(self, owner: Any, catch_up: Callable[[Any], None]) -> None:
-        """Bars of an owner may be there, now or later; with it, this brings them up to date."""
+    def register(self, owner: Any, catch_up: Callable[[Any], None]) -> None:
+        """Call `catch_up(owner)` on every flush for as long as the owner exists."""
         self._owners[owner] = catch_up
 
-    def add(self, end: Callable[[], None]) -> None:
-        """A bar rests, which this ends; whoever it is of is kept until then."""
-        self._all[end] = None
+    def add_paused(self, end: Callable[[], None]) -> None:
+        """Add the function that closes a paused bar; it keeps the bar's owner alive until then."""
+        self._end_calls[end] = None
 
-    def discard(self, end: Callable[[], None]) -> None:
-        """It rests no more."""
-        self._all.pop(end, None)
+    def discard_paused(self, end: Callable[[], None]) -> None:
+        """Remove a bar that is no longer paused."""
+        self._end_calls.pop(end, None)
 
-    def end_all(self) -> None:
-        """Nothing more comes for any of them, or another bar needs the line."""
+    def end_paused(self) -> None:
+        """Close all paused bars: no more values follow, or another bar needs the line."""
         with self.lock:
-            for end in list(self._all):
+            for end in list(self._end_calls):
                 end()
 
-    def _end_with_flush(self, deadline: float | None) -> bool:
-        """The programs have ended, unless time has passed: end bars behind all of their records."""
+    def _before_flush(self, deadline: float | None) -> bool:
+        """Queue an update of all bars behind the records of the ended programs.
+
+        Past the deadline programs may still run, and the bars stay as they are.
+        """
         if self._owners and (deadline is None or time.monotonic() < deadline):
-            worker.put(0, self._bring_up_to_date, waits=False)
+            worker.put(0, self._update_bars, waits=False)
         return True
 
-    def _bring_up_to_date(self) -> None:
-        self.end_all()
+    def _update_bars(self) -> None:
+        self.end_paused()
         for owner, catch_up in list(self._owners.items()):
             catch_up(owner)
 
 
-resting = Resting()
+bar_registry = BarRegistry()

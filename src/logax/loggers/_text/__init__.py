@@ -1,6 +1,9 @@
-"""What `JSONLLogger` and `CSVLogger` share: records as text, in a file that many may write to.
+"""One text file as a destination, for `JSONLLogger` and `CSVLogger`.
 
-`cells` turns arrays into JSON, `rows` portions into columns of such cells, `gathered` puts rows in
-the order of the program, `files` adds lines to a file, and `sink` is what both sinks are.
-`table` reads and widens tables of comma-separated values.
+`logax._serialization.record_text` formats the records.
+
+| file | contents |
+| --- | --- |
+| `shared_files.py` | appending to a file that several processes write |
+| `text_sink.py` | base class of the sinks of one text file; rows in program order |
 """
