@@ -22,7 +22,7 @@ from jax import lax
 
 import logax
 from logax._delivery import calls
-from logax._delivery import unordered as direct
+from logax._delivery import calls as direct
 from logax._delivery.errors import delivery_errors
 from logax._delivery.ordering import index_records
 from logax._delivery.packet import Packet, stack_packets

@@ -1,13 +1,20 @@
 """The package as a whole: what importing it loads, its public page, and what the tree may hold."""
 
+import ast
 import re
 import subprocess
 import sys
 import tomllib
-from importlib import resources
+from importlib import import_module, resources
 from pathlib import Path
+from types import ModuleType
+
+import pytest
 
 import logax
+import logax.loggers
+import logax.loop
+import logax.storage
 
 ROOT = Path(__file__).resolve().parent.parent
 OPTIONAL = {
@@ -46,6 +53,64 @@ def test_importing_logax_loads_no_optional_package() -> None:
     ).stdout.split()
     assert "logax" in loaded
     assert OPTIONAL & set(loaded) == set()
+
+
+def loaded_by(program: str) -> set[str]:
+    """Return the packages that a program has loaded at its end."""
+    program += "\nprint(*{name.partition('.')[0] for name in sys.modules})"
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys\n{program}"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return set(done.stdout.splitlines()[-1].split())
+
+
+def test_importing_logax_and_its_packages_loads_neither_jax_nor_numpy() -> None:
+    packages = "logax, logax.loggers, logax.loop, logax.storage"
+    assert {"jax", "numpy", "sqlite3"} & loaded_by(f"import {packages}") == set()
+
+
+def test_names_are_loaded_when_they_are_used() -> None:
+    assert "sqlite3" not in loaded_by("import logax\nlogax.spool, logax.tap, logax.log")
+    assert {"h5py", "rich", "tqdm"} & loaded_by("from logax.loggers import SaveLogger") == set()
+
+
+def test_a_name_that_is_not_there_is_an_error_as_usual() -> None:
+    with pytest.raises(AttributeError, match="module 'logax' has no attribute 'spol'"):
+        logax.spol  # type: ignore[attr-defined]  # noqa: B018
+    assert {"spool", "loggers", "__version__"} <= set(dir(logax))
+
+
+PACKAGES = [logax, logax.loggers, logax.loop, logax.storage]
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.__name__)
+def test_stubs_list_what_packages_export(package: ModuleType) -> None:
+    stub = ast.parse(Path(str(package.__file__)).with_suffix(".pyi").read_text())
+    imports = [node for node in stub.body if isinstance(node, ast.ImportFrom)]
+    names = {alias.asname: node.module for node in imports for alias in node.names}
+    names.pop("__version__", None)
+    assert sorted(str(name) for name in names) == sorted(package.__all__)
+    for name, module in names.items():
+        assert getattr(package, str(name)) is getattr(import_module(str(module)), str(name))
+
+
+@pytest.mark.parametrize(
+    "folder",
+    [
+        path.parent
+        for path in sorted((ROOT / "src" / "logax" / "_cli").parent.glob("*/**/__init__.py"))
+    ],
+    ids=lambda folder: folder.name,
+)
+def test_every_package_lists_its_files(folder: Path) -> None:
+    text = ast.get_docstring(ast.parse((folder / "__init__.py").read_text())) or ""
+    names = {path.stem for path in folder.glob("*.py")} - {"__init__"}
+    names |= {path.parent.name for path in folder.glob("*/__init__.py")}
+    listed = set(re.findall(r"`(\w+)(?:\.py|/)?`", text))
+    assert names <= listed
 
 
 def test_importing_logax_starts_no_device() -> None:

@@ -13,7 +13,8 @@ function decides what happens to the values:
 tests logging code.
 """
 
-from logax._support.lazy import lazy_exports
+import logax._support.exit_functions  # noqa: F401 - its place among the exit functions is here
+from logax._support.imports import lazy_exports
 from logax._version import __version__ as __version__
 
 __getattr__, __dir__, __all__ = lazy_exports(

@@ -46,11 +46,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from logax._compat import Array, is_outside_traces
+from logax._delivery.calls import queue_packet, send_record
 from logax._delivery.control import register_flush_hook
 from logax._delivery.errors import DeliveryError, delivery_errors
 from logax._delivery.packet import Packet
 from logax._delivery.routes import CallbackRoute, record
-from logax._delivery.unordered import queue_packet, send_record
 from logax._delivery.worker import Worker, worker
 from logax._iteration_lines import (
     ConvergenceLine,

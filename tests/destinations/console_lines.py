@@ -3,7 +3,7 @@
 import itertools
 import re
 
-from logax.loggers._console.plain_lines import MAX_KEYS_PER_LINE
+from logax.loggers._console.console_sink import MAX_KEYS_PER_LINE
 from logax.testing import Seen
 
 _LINE = re.compile(r"run (?P<name>.*?): (?P<where>no records|\w+ \d+|\d+ records?)(?P<values>.*), "

@@ -13,7 +13,7 @@ import pytest
 import logax
 from logax import HistogramBins
 from logax._delivery.record_batch import RecordBatch, RunInfo, Stream
-from logax._support.csv_text import split_fields
+from logax._serialization.record_text import split_fields
 from logax.loggers.csv import CSVLogger, CSVSink
 from loggers.sinks import write_runs
 

@@ -16,7 +16,7 @@ from jax import lax
 
 import logax
 from logax.loggers import ProgressLogger
-from logax.loggers._progress import pending_bars
+from logax.loggers import progress as pending_bars
 from terminals import Terminal
 
 LENGTH = 40

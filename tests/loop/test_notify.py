@@ -25,7 +25,7 @@ from gates import pending
 from interrupts import interrupts
 from logax import DeliveryError, EveryNStep
 from logax._delivery.worker import Worker, worker
-from logax._support.forks import _registered
+from logax._support.processes import _registered
 from logax.loop import CompositeLogger, NotifyLogger, RingBufferLogger, _webhook
 from logax.loop import _webhook as _outbox
 from loops import Particles, held_state, run

@@ -21,9 +21,9 @@ import pytest
 from gates import pending
 from logax._delivery.worker import worker
 from logax._support.figures import MAX_POINTS_PER_LINE, Series, downsample, draw_figure
-from logax._support.forks import _registered
+from logax._support.processes import _registered
 from logax.loop import CompositeLogger, EveryNStep, PlotLogger, live_plot
-from logax.loop._figure_targets import render_figure
+from logax.loop.live_plot import render_figure
 from loops import Particles, held_state, run
 
 LONG = 60.0  # seconds

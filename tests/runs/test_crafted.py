@@ -146,7 +146,7 @@ READ = """
 import contextlib, io, json
 import logax, resource
 from logax._cli import main
-from logax._runs.batch_summaries import summarize_batches
+from logax._runs.run import summarize_batches
 from run_crafting import altered
 
 original, cases = arguments

@@ -15,9 +15,9 @@ import pytest
 import logax
 from logax._delivery.record_batch import RecordBatch, RunInfo, Stream
 from logax._runs.batch_statistics import ScalarStatistics, StepRange
-from logax._runs.batch_summaries import summarize_batches
 from logax._runs.errors import RefusedRunsError
 from logax._runs.lock_files import LockFile
+from logax._runs.run import summarize_batches
 from logax.loggers import SaveLogger
 from logax.loggers.save import SaveSink
 from storage_processes import start

@@ -1,4 +1,4 @@
-"""The checksums that are computed past HDF5 are those of HDF5."""
+"""The checksums that logax computes itself are those of HDF5."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SIZES = [1, 2, 3, 4, 5, 1023, 1024, 1025, 4096, 100_003]
 
 
 def of_hdf5(data: np.ndarray, path: Path) -> int:  # type: ignore[type-arg]
-    """What HDF5's own filter puts behind a chunk."""
+    """Return the checksum that HDF5's filter appends to a chunk."""
     with h5py.File(path, "w") as file:
         dataset = file.create_dataset("x", data=data, chunks=data.shape, fletcher32=True)
         return int.from_bytes(dataset.id.read_direct_chunk((0,))[1][-4:], "little")
@@ -50,10 +50,10 @@ def test_fletcher32_of_many_bytes_does_not_overflow() -> None:
 def test_the_device_computes_the_same(
     way: Any, words: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On other devices than the CPU sums are taken in another way, here on the CPU."""
+    """Other devices compute the sums in another way, which is tested on the CPU here."""
     if way is not None:
         monkeypatch.setattr(_transfer, "_sum_by_columns", way)
-    checked = jax.jit(functools.partial(append_checksum))  # traced anew
+    checked = jax.jit(functools.partial(append_checksum))  # traced again
     given = np.frombuffer(np.random.default_rng(words).bytes(4 * words), np.float32)
     for numbers in (given, np.zeros(words, np.float32), np.full(words, -1, np.int32)):
         found = np.asarray(checked(jnp.asarray(numbers)))
@@ -62,7 +62,7 @@ def test_the_device_computes_the_same(
 
 
 def test_lookup3_is_that_of_hdf5(tmp_path: Path) -> None:
-    """Each superblock has one, of all lengths of the rest that HDF5's has: see also the kills."""
+    """Every superblock has one. `test_kills` covers the other lengths."""
     for number in range(5):
         path = tmp_path / f"{number}.h5"
         with h5py.File(path, "w", libver="latest") as file:

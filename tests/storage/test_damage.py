@@ -1,4 +1,4 @@
-"""Files that are damaged, cut, or made by somebody who means harm.
+"""Files that are damaged, truncated or malicious.
 
 Reading one gives exactly what was written, or raises `StorageError`: it does not crash, hang, take
 memory without bounds, or open another file. All this is tried in processes whose memory and time
@@ -123,7 +123,7 @@ for name in names:
 def check_damage(
     folder: Path, names: list[str], ways: list[str], number: int, seed: int
 ) -> collections.Counter[str]:
-    """Damage files, and count what reading them came to."""
+    """Damage files, and count the outcomes of reading them."""
     code, said, errors = run(BEGIN + DAMAGE, folder, names, ways, number, seed)
     lines = said.splitlines()
     assert (code, errors) == (0, ""), lines[-1]
@@ -199,7 +199,7 @@ def test_a_newest_commit_that_is_damaged_twice_is_told_with_what_may_be_missing(
 
 
 def file_of_layout_1(name: str, folder: Path) -> Path:
-    """Return a file that was written by the first layout: 20 rows of two arrays."""
+    """Return a file of layout 1: 20 rows of two arrays."""
     path = folder / f"{name}.h5"
     stored = Path(__file__).parent / "files" / f"layout_1_{name}.h5.gz"
     path.write_bytes(gzip.decompress(stored.read_bytes()))
@@ -211,7 +211,7 @@ def old_state(step: int) -> dict[str, Any]:
 
 
 def check_old(path: Path, rows: int) -> None:
-    """Compare the rows of such a file."""
+    """Compare the rows of a file of layout 1."""
     with HDF5StorageReader(path) as reader:
         frames = reader.focus_group("frames")
         found = frames[...]
@@ -253,7 +253,7 @@ COMPLETE, KILLED = ["complete", "complete, compressed"], ["killed", "killed, com
 
 def test_a_bit_that_flips_is_told_or_does_no_harm(tmp_path: Path) -> None:
     found = check_damage(tmp_path, [*COMPLETE, *KILLED], ["flip"], 40, 0)
-    assert found["told"] > 0 < found["right"]  # some bits mean nothing, and commits are there twice
+    assert found["told"] > 0 < found["right"]  # some bits are unused, and commits have copies
 
 
 def test_a_file_that_is_cut_is_told(tmp_path: Path) -> None:
@@ -306,7 +306,7 @@ def with_commit(file, change):
     slots = [bytes(each) for each in file["logax/commits"][...]]
     commit, _ = _commits.latest_commit(slots, layout)
     change(commit)
-    body = _commits.encode_commit(commit, 1)[32:]  # of layout 1, whose head takes all numbers
+    body = _commits.encode_commit(commit, 1)[32:]  # layout 1, whose head is not checked
     head = struct.pack("<8sQQQQI", _commits._MAGIC, 9, len(body), 0, 0, zlib.crc32(body))
     data = head + zlib.crc32(head).to_bytes(4, "little") + body
     data = data.ljust(layout.slot_bytes, bytes(1))

@@ -1,4 +1,4 @@
-"""Every type of numbers comes back bit for bit."""
+"""Numbers of every dtype are read back bit by bit."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ NUMPY = [
 
 
 def some(dtype: np.dtype[Any], shape: tuple[int, ...], seed: int) -> np.ndarray[Any, Any]:
-    """Values of all kinds of bits that the type allows."""
+    """Return values with all bit patterns that the dtype allows."""
     random = np.random.default_rng(seed)
     count = int(np.prod(shape, dtype=int))
     if dtype.kind in "?bSU" or dtype.name in ("int1", "int2", "int4", "uint1", "uint2", "uint4"):
@@ -53,12 +53,12 @@ def some(dtype: np.dtype[Any], shape: tuple[int, ...], seed: int) -> np.ndarray[
 
 
 def picked(state: Any) -> Any:
-    """A view that takes no program where the state is there."""
+    """Return the state: a view that needs no program if the state is ready."""
     return state
 
 
 def computed(state: Any) -> Any:
-    """A view that takes one."""
+    """Return a view that needs a program."""
     return jax.tree.map(jnp.copy, state)
 
 
@@ -68,7 +68,7 @@ VIEWS = [picked, computed]
 def stored(
     tmp_path: Path, states: list[Any], schedule: Any = 1, view: Any = picked, **options: Any
 ) -> list[Any]:
-    """What is read of states that were written, row by row."""
+    """Write states, and return the rows that are read back."""
     config = {"frames": WriterGroupConfig(view, schedule)}
     with HDF5StorageWriter(tmp_path / "a.h5", config, states[0], **options) as writer:
         for step, state in enumerate(states):

@@ -1,4 +1,4 @@
-"""What goes wrong while a trajectory is written: the disk, the device, other writers, forks."""
+"""Failures while a trajectory is written: the disk, the device, other writers, forks."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ NO_ROOM = {"limit": "File too large", "disk": "No space left on device"}
 
 
 def safe_rows(message: str) -> int:
-    """How many rows an error says are safe."""
+    """Return the number of safe rows in an error message."""
     found = re.search(r"Rows that are safe in it: (\d+) of `rows`\.", message)
     assert found is not None, message
     return int(found[1])
@@ -116,7 +116,7 @@ def test_a_disk_that_is_full_at_the_end_is_told_at_the_end(tmp_path: Path) -> No
         assert (code, errors) == (0, ""), errors
         left, message, number, then = said.splitlines()
         assert left == "left"
-        assert safe_rows(message) == int(number) == 20  # these need no room
+        assert safe_rows(message) == int(number) == 20  # these fit into the commit
         assert then == "25"
         (tmp_path / "run.h5").unlink(missing_ok=True)
 
@@ -201,7 +201,7 @@ def test_a_file_that_hdf5_cannot_close_is_told_with_all_rows_safe(
 FULL_DISK_WHILE = """
 with writer(path, 2**13, flush_seconds=60) as logger:
     fill("limit", folder, 2**12)
-    logger.log(row(0, 2**13), 0)  # no further one is there to be told of the disk
+    logger.log(row(0, 2**13), 0)  # no later `log` can raise the error
     exec(arguments[0])
 """
 
@@ -295,7 +295,7 @@ def test_a_writer_that_is_never_left_keeps_all_rows_when_python_exits(tmp_path: 
     assert count_rows(tmp_path / "run.h5", complete=True) == 2000
 
 
-@pytest.mark.parametrize("left", [0, 4096])  # HDF5 cannot even begin, and cannot go on
+@pytest.mark.parametrize("left", [0, 4096])  # HDF5 fails at once, or later
 def test_no_room_for_a_new_file_leaves_nothing_behind(tmp_path: Path, left: int) -> None:
     for way in disk_limits():
         code, said, errors = run(
@@ -329,11 +329,11 @@ def test_no_room_for_a_new_file_leaves_nothing_behind(tmp_path: Path, left: int)
         (tmp_path / "old.h5").unlink(missing_ok=True)
 
 
-# Folders and files that may not be written.
+# Folders and files without permission to write.
 
 
 def test_a_folder_that_may_not_be_written_is_told_when_the_writer_is_made() -> None:
-    with tempfile.TemporaryDirectory() as name:  # pytest's own others may not even enter
+    with tempfile.TemporaryDirectory() as name:  # other users cannot enter the folder of pytest
         folder = Path(name)
         folder.chmod(0o755)
         write_rows(folder / "run.h5", 30)
@@ -350,7 +350,7 @@ def test_a_folder_that_may_not_be_written_is_told_when_the_writer_is_made() -> N
                 except PermissionError as error:
                     print(error)
             print(count_rows(path, complete=True))
-            if root:  # what is done at exit may be done by whoever started it
+            if root:  # exit handlers may need the rights of root
                 os.setresuid(0, 0, 0)
             """,
             folder,
@@ -428,7 +428,7 @@ def test_a_step_is_safe_in_all_groups_or_in_none(tmp_path: Path) -> None:
             with HDF5StorageReader(path) as reader:
                 rows = reader.follow("x", poll_seconds=0.002, timeout=0.2)
                 assert [next(rows), next(rows)] == [0, 1]
-                with pytest.raises(TimeoutError):  # those of step 2 wait for each other
+                with pytest.raises(TimeoutError):  # the rows of step 2 become safe together
                     next(rows)
                 assert reader.focus_group("y")[...].tolist() == [0]
                 assert reader.actual_steps == 2
@@ -441,7 +441,7 @@ def test_a_step_is_safe_in_all_groups_or_in_none(tmp_path: Path) -> None:
             gate.set()
 
 
-@pytest.mark.parametrize("size", [10, 2**14])  # rows that wait in a commit, and that do not
+@pytest.mark.parametrize("size", [10, 2**14])  # rows that are stored in a commit, and larger ones
 def test_a_step_that_fails_in_one_group_is_in_none(tmp_path: Path, size: int) -> None:
     def fail(x: Any) -> Any:
         raise ValueError("on the device")
@@ -467,7 +467,7 @@ def test_a_step_that_fails_in_one_group_is_in_none(tmp_path: Path, size: int) ->
 
 
 def test_rows_are_safe_in_time_also_while_the_device_has_others_to_compute(tmp_path: Path) -> None:
-    """Those that wait are one job for the thread, which the last one of them holds up."""
+    """The waiting steps are one job of the thread, and the last one delays it."""
     first, last = threading.Event(), threading.Event()
     config = {"rows": WriterGroupConfig(lambda state: state)}
     path = tmp_path / "run.h5"
@@ -578,11 +578,11 @@ def test_of_many_writers_that_begin_at_once_one_writes(tmp_path: Path) -> None:
 def test_a_file_that_is_replaced_while_a_second_writer_asks_for_it_is_left_alone(
     what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the second one has opened has no name any more when the lock on it is free."""
+    """The file that the second writer opened is replaced before the lock on it is free."""
     path, new = tmp_path / "run.h5", tmp_path / "new.h5"
     write_rows(path, 5)
     write_rows(new, 7)
-    monkeypatch.setattr(_lock, "_LOCK_ATTEMPTS", 10**6)  # it asks until it has the lock
+    monkeypatch.setattr(_lock, "_LOCK_ATTEMPTS", 10**6)  # until it gets the lock
     errors: list[Exception] = []
 
     def second() -> None:
@@ -614,7 +614,7 @@ def test_a_file_that_is_replaced_while_a_second_writer_asks_for_it_is_left_alone
 
 
 def test_a_writer_that_has_lost_its_file_to_another_is_told(tmp_path: Path) -> None:
-    """A lock that changes its kind is let go of for a moment."""
+    """Converting a lock releases it for a moment."""
     path = write_rows(tmp_path / "run.h5", 5)
     lock = _lock.WriteLock(str(path))
     fcntl.flock(lock.fd, fcntl.LOCK_UN)
@@ -638,7 +638,7 @@ def test_a_file_system_without_locks_is_written_to(
     write_rows(tmp_path / "run.h5", 5, start=5, mode="a")
     assert count_rows(tmp_path / "run.h5", complete=True) == 10
     with HDF5StorageReader(tmp_path / "run.h5") as reader:
-        assert reader._source.has_writer()  # nobody can tell that it is not
+        assert reader._source.has_writer()  # the file system cannot tell
 
 
 def test_a_file_system_whose_locks_fail_is_told(
@@ -659,13 +659,13 @@ def test_a_file_system_whose_locks_fail_is_told(
     assert list(tmp_path.iterdir()) == [path]
 
 
-# Power cuts.
+# Power failures.
 
 
 def test_what_may_be_written_over_is_on_the_disk_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The disk here holds what it was last told to keep: what a power cut would leave."""
+    """The disk here holds the data of the last `fsync`, as after a power failure."""
     disk: dict[int, bytes] = {}
     path = tmp_path / "run.h5"
 
@@ -690,8 +690,8 @@ def test_what_may_be_written_over_is_on_the_disk_before(
 
 # Forks.
 
-# What forks where there are threads is warned of. A child that exits by the ways of Python may
-# crash at its very end, in JAX, which is then none of our doing: it must not hang, and do no harm.
+# Python warns of forks in a process with threads. A child that exits normally may crash at the end,
+# inside JAX. The tests require only that it does not hang and does no damage.
 FORKS = """
 ends, forks = arguments
 size = 2**12
@@ -851,7 +851,7 @@ def test_a_second_interrupt_of_the_end_says_what_was_not_written(tmp_path: Path)
             raise KeyboardInterrupt
 
         def interrupt():
-            while logger._thread is not None:  # the block is still to be left
+            while logger._thread is not None:  # the block has not ended
                 time.sleep(0.001)
             for _ in range(2):
                 told.clear()
@@ -881,7 +881,7 @@ def test_a_second_interrupt_of_the_end_says_what_was_not_written(tmp_path: Path)
     message, rows = said.splitlines()
     complete, *steps = rows.split()
     assert (complete, steps) == ("False", [str(step) for step in range(len(steps))])
-    assert len(steps) in (5, 6)  # whether or not the one that was waited for had begun
+    assert len(steps) in (5, 6)  # the sixth may have begun
     assert message == (
         f"`HDF5StorageWriter` was interrupted at its end, and {10 - len(steps)} rows were not "
         "written."
@@ -901,9 +901,9 @@ def test_an_interrupt_of_the_end_after_the_disk_was_full_does_not_hide_that(tmp_
                 raise KeyboardInterrupt
 
         def interrupt():
-            while logger._thread is not None:  # the block is still to be left
+            while logger._thread is not None:  # the block has not ended
                 time.sleep(0.001)
-            while not told.is_set():  # one that comes before the wait begins wakes nobody
+            while not told.is_set():  # an interrupt before the wait has no effect
                 os.kill(os.getpid(), signal.SIGINT)
                 told.wait(0.1)
             gate.set()
@@ -937,11 +937,11 @@ def test_an_interrupt_of_the_end_after_the_disk_was_full_does_not_hide_that(tmp_
 
 
 def gated_writer(path: Path, **options: Any) -> HDF5StorageWriter:
-    """Of rows that take 4,000 bytes, and 2,000 more where they wait, with a queue for eight."""
+    """Return a writer whose queue has room for eight rows of 4,000 bytes and their overhead."""
     config = {"rows": WriterGroupConfig(lambda state: state)}
     first = np.zeros(1000, np.float32)
     with HDF5StorageWriter(path.with_name("warm.h5"), config, first) as warm:
-        warm.log(first, 0)  # JAX need compile nothing while the gate is shut
+        warm.log(first, 0)  # compiles the view before the gate is closed
         warm.log(jnp.asarray(first), 1)
     return HDF5StorageWriter(path, config, first, queue_bytes=48_000, **options)
 
@@ -976,7 +976,7 @@ def test_a_full_queue_leaves_out_rows_where_it_may_and_says_how_many(tmp_path: P
 
 
 def test_rows_that_were_left_out_are_told_beside_what_ends_the_loop(tmp_path: Path) -> None:
-    """Where warnings are errors the first of them ends it, and the number is a note of that."""
+    """If warnings are errors, the first one ends the loop, and gets the number as a note."""
     gate, logger = threading.Event(), gated_writer(tmp_path / "run.h5", when_full="drop")
     held = jnp.zeros(1000) + pending(gate)
     with pytest.raises(UserWarning, match="drops rows") as caught, logger:  # noqa: PT012
@@ -1013,7 +1013,7 @@ def test_a_full_queue_has_the_loop_wait_and_loses_nothing(tmp_path: Path) -> Non
             logged[0] = step
             logger.log(np.full(1000, step, np.float32), step)
     opener.join()
-    assert logged[1] == 8  # in the queue: a ninth row had no room
+    assert logged[1] == 8  # the queue has no room for a ninth row
     with HDF5StorageReader(tmp_path / "run.h5") as reader:
         np.testing.assert_array_equal(reader.focus_group("rows").steps, np.arange(100))
 

@@ -1,4 +1,4 @@
-"""Writers that are killed, at any moment: what was safe is there and right, and can go on."""
+"""Writers that are killed at any moment: safe rows are in the file, and runs can continue it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from storage_processes import (
 SMALL, LARGE = 10, 2**18  # numbers in a row; the second are 2 MB
 ENDS = [signal.SIGKILL, signal.SIGTERM]
 
-# Writes until it is killed. It says from which step on, when its first row is on its way.
+# Writes until it is killed. Prints its first step after the first call of `log`.
 ENDLESS = """
 size, options, back = arguments
 begin = 0
@@ -51,14 +51,14 @@ with writer(path, size, flush_seconds=0.02, queue_bytes=2**24, **options) as log
 
 @dataclasses.dataclass
 class Case:
-    """One process and its end."""
+    """One process, and the way it ends."""
 
     size: int
     end: int
     options: dict[str, Any]
-    back: int  # how many rows a file that is continued takes back
-    is_late: bool  # killed when it writes, not when it begins
-    wait: float  # seconds to its end
+    back: int  # number of rows that a continued file drops
+    is_late: bool  # killed while it writes, not while it starts
+    wait: float  # seconds until it is killed
 
     @classmethod
     def drawn(cls, draw: random.Random, mode: str) -> Case:
@@ -77,7 +77,7 @@ class Case:
 
 
 def seen_until(reader: HDF5StorageReader[Any], end: float) -> int:
-    """How many rows were safe the last time that somebody looked before the end."""
+    """Return the number of safe rows at the last look before the end."""
     pause = threading.Event()
     while True:
         reader.refresh()
@@ -87,7 +87,7 @@ def seen_until(reader: HDF5StorageReader[Any], end: float) -> int:
 
 
 def kill(child: Child, path: Path, case: Case) -> int:
-    """Kill a writer at its moment, and say how many rows were known to be safe."""
+    """Kill a writer at its moment, and return the number of rows known to be safe."""
     assert child.line() == "enters"
     safe = 0
     if case.is_late:
@@ -103,7 +103,7 @@ def kill(child: Child, path: Path, case: Case) -> int:
 
 
 def check_killed(path: Path, case: Case, safe: int) -> int:
-    """The rows of a killed writer, all that were safe and only right ones."""
+    """Check the rows of a killed writer: all safe ones, and only correct ones."""
     if not path.exists():
         assert not case.is_late
         return 0
@@ -133,7 +133,7 @@ def check_kills(folder: Path, seed: int, files: int) -> int:
         write_rows(path, 5, case.size, start=found, mode="a")
         assert count_rows(path, case.size, complete=True) == found + 5
         path.unlink()
-        left = list(own.iterdir())  # of a writer that was killed before its file had a name
+        left = list(own.iterdir())  # partial files of writers that were killed early
         assert all(each.suffix == ".part" for each in left)
     return kills
 
@@ -159,7 +159,7 @@ def test_hundreds_of_kills_leave_what_was_safe(
     record_property("kills", check_kills(tmp_path, seed, 12))
 
 
-# Writes eight groups as fast as it can until it is killed. It notes when each `log` has returned.
+# Writes eight groups at full speed until it is killed, and records the time of each `log`.
 FULL_SPEED = """
 size, options = arguments
 _, begin = resume_state(path, "g0", eight_row("g0", 0, size))
@@ -174,7 +174,7 @@ with eight_writer(path, size, mode="a", start_step=begin, **options) as logger:
 
 
 def check_eight(path: Path, size: int, *, complete: bool) -> int:
-    """Compare the rows of all groups, which must end at the same step; return how many steps."""
+    """Check that all groups end at the same step; return the number of steps."""
     with HDF5StorageReader(path) as reader:
         assert reader.complete is complete
         steps = reader.actual_steps
@@ -315,4 +315,4 @@ def test_a_file_that_is_continued_after_each_of_many_kills_misses_nothing(tmp_pa
     )
     assert (code, errors) == (0, "")
     rows_bytes = 4 * 300 * 11 * 8
-    assert int(said) < 4 * rows_bytes  # what a kill leaves behind is little
+    assert int(said) < 4 * rows_bytes  # a kill leaves little unused space

@@ -1,4 +1,4 @@
-"""Reading a trajectory while it is written, and when another run goes on with it."""
+"""Read a trajectory while it is written, and while another run continues it."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ while not is_complete:
         seen = max(n, 1)
 print(n)
 """
-# What is in the datasets before the end is not all that is safe, and of the arrays of a row some
-# may be there before others; what must hold is that nothing fails and that each value is right.
+# Before the end, the datasets do not hold all safe rows, and may hold only some arrays of a row.
+# Plain h5py must read them without an error, and every value must be correct.
 PLAIN = """
 size, rows = arguments
 name, scale = ("x0", 10) if size == 10 else ("x", 1)
@@ -93,7 +93,7 @@ print(there)
 
 
 def check_readers(folder: Path, size: int, rows: int, programs: list[str]) -> None:
-    """Have programs read while rows are written; each says in its last line how many it got."""
+    """Run readers while rows are written; the last line of each is its number of rows."""
     path = folder / "run.h5"
     with writer(path, size, flush_seconds=0.005, queue_bytes=2**24) as logger:
         logger.log(row(0, size), 0)
@@ -125,7 +125,7 @@ def test_readers_of_long_runs_see_nothing_wrong(
 
 
 def writing(folder: Path) -> Child:
-    """A process that has written fifty rows, and waits with the file open."""
+    """Return a process that has written fifty rows, and waits with the file open."""
     child = start(
         """
         with writer(path, flush_seconds=0.005) as logger:
@@ -141,13 +141,13 @@ def writing(folder: Path) -> Child:
 
 
 def taken(rows: Iterator[Any], number: int) -> list[float]:
-    """The next rows that come."""
+    """Return the next rows."""
     return [float(next(rows)["x0"]) for _ in range(number)]
 
 
 @contextlib.contextmanager
 def followed_until_killed(folder: Path) -> Iterator[Iterator[Any]]:
-    """What follows a file, all of whose fifty rows it has got before the writer was killed."""
+    """Yield an iterator that has returned all fifty rows of a writer that was then killed."""
     child = writing(folder)
     with HDF5StorageReader(folder / "run.h5") as reader:
         rows = reader.follow("rows", poll_seconds=0.002)
@@ -165,7 +165,7 @@ def test_following_ends_with_a_warning_where_the_writer_was_killed(tmp_path: Pat
 
 def test_following_says_that_another_file_has_taken_the_place(tmp_path: Path) -> None:
     path = tmp_path / "run.h5"
-    # The other one is open while the first one is followed.
+    # The second writer has the new file open while the reader follows the first one.
     with followed_until_killed(tmp_path) as rows, writer(path, mode="w") as other:
         other.log(row(7), 7)
         with pytest.warns(UserWarning, match=r"run.h5 is another file now.* 50 rows of `rows`"):
@@ -180,7 +180,7 @@ def test_following_says_that_the_file_is_gone(tmp_path: Path) -> None:
 
 
 def at_next_pause(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
-    """Do something when whoever follows has looked, found nothing, and is about to wait."""
+    """Call a function when `follow` has found no new row, and is about to wait."""
     usual, acts = time.sleep, [act]
 
     def sleep(seconds: float) -> None:
@@ -196,7 +196,7 @@ def test_a_file_is_followed_to_its_end_under_another_name(
 ) -> None:
     monkeypatch.setattr(
         "logax.storage.reader._WRITER_CHECK_SECONDS", 0
-    )  # it asks at once who writes
+    )  # it looks for a writer at once
     path = tmp_path / "run.h5"
     with HDF5StorageWriter(path, RUN, np.float64(0), flush_seconds=0) as first:
         first.log(np.float64(0), 0)
@@ -204,7 +204,7 @@ def test_a_file_is_followed_to_its_end_under_another_name(
             rows = reader.follow("rows", poll_seconds=0.002)
             assert next(rows) == 0
             path.rename(tmp_path / "renamed.h5")
-            write_rows(path, 20)  # others may use its name
+            write_rows(path, 20)  # another writer may use its name
             at_next_pause(monkeypatch, lambda: first.log(np.float64(1), 1))
             assert next(rows) == 1
             with pytest.raises(StorageError, match=r"was replaced by .* Rows .*: 2 of `rows`"):
@@ -236,7 +236,7 @@ RUN = {"rows": WriterGroupConfig(lambda state: state, 1)}
 
 
 def log(path: Path, run: int, steps: Iterable[int], **options: Any) -> None:
-    """A run that stores its own number and that of the step: 307 is step 7 of run 3."""
+    """Write a run that stores its number and its steps: 307 is step 7 of run 3."""
     with HDF5StorageWriter(path, RUN, np.float64(0), **options) as logger:
         for step in steps:
             logger.log(np.float64(100 * run + step), step)
@@ -256,13 +256,13 @@ def log(path: Path, run: int, steps: Iterable[int], **options: Any) -> None:
         (range(10), [(2, range(2, 10)), (8, [8, 9])], [*range(102, 108), 208, 209]),
         (range(10), [(7, [7, 8, 9]), (4, [4, 5]), (None, [6, 7])], [204, 205, 306, 307]),
         (range(10), [(9, [9]), (None, [10]), (5, range(5, 30))], range(305, 330)),
-        # More runs than are told apart.
+        # More runs than a commit has separate entries for.
         (
             range(10),
             [(start_step, range(start_step, 10)) for start_step in (1, 3, 5, 7, 8, 9)],
             [101, 102, 203, 204, 305, 306, 407, 508, 609],
         ),
-        # The rows at and after step 3 are void where they are, as those before it stand among them.
+        # A cut makes the rows at and after step 3 void, as earlier steps are among them.
         ([0, 5, 1, 6, 2, 7], [(3, [3, 4, 5])], [103, 104, 105]),
         ([0, 5, 1, 6, 2, 7], [(3, [3, 4]), (4, [4]), (1, [1, 2])], [301, 302]),
         ([3, 2, 1, 0], [(2, [2, 3])], [102, 103]),
@@ -370,7 +370,7 @@ def test_who_follows_through_many_runs_has_each_row_as_it_was_written_last(tmp_p
                         rows = reader.follow(group, poll_seconds=0)
                     for step in steps:
                         logger.log(100.0 * number + step, step)
-                    if chance.random() < 0.6:  # all rows of this run come; how far to go depends
+                    if chance.random() < 0.6:  # read some rows before the next run
                         came += [float(next(rows)) for _ in range(chance.randint(0, len(steps)))]
             came += map(float, rows)
             reader.refresh()

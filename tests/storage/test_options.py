@@ -1,4 +1,4 @@
-"""Modes, resumption, and what bad use gets."""
+"""Modes, resumption, options, and the errors of incorrect use."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_rows_from_the_step_that_a_run_resumes_with_come_anew(tmp_path: Path) ->
     go(range(0), 0, 0)
     with HDF5StorageReader(path) as reader:
         assert (len(reader.focus_group("frames")), reader.actual_steps) == (0, 0)
-        assert len(reader.focus_group("start")) == 0  # step 0 comes anew, too
+        assert len(reader.focus_group("start")) == 0  # step 0 is logged again
 
 
 def test_a_run_resumes_with_the_last_state_of_its_file_and_the_step_after_it(
@@ -220,7 +220,7 @@ def test_a_file_may_be_continued_often_among_rows_out_of_order(size: int, tmp_pa
     assert frames(path)[1] == [3, 9]
     with HDF5StorageWriter(path, ONE, first, mode="a", start_step=5) as writer:
         assert writer._thread is not None
-        assert writer._thread.trajectory.safe_rows == {"frames": times}  # and none that was cut
+        assert writer._thread.trajectory.safe_rows == {"frames": times}  # without the void ones
 
 
 def test_a_file_that_has_no_room_for_what_is_dropped_is_not_continued(tmp_path: Path) -> None:
@@ -242,7 +242,7 @@ def test_a_file_that_has_no_room_for_what_is_dropped_is_not_continued(tmp_path: 
         "continued too often in the middle of rows out of order. Write to a new one."
     )
     assert frames(path)[1] == [0, last]
-    count(path, range(3), mode="w")  # nobody has it
+    count(path, range(3), mode="w")  # the lock is free
     assert frames(path)[1] == [0, 1, 2]
 
 
@@ -267,7 +267,10 @@ def test_a_file_that_this_process_has_open_elsewhere_is_not_continued(tmp_path: 
 
 def test_an_array_that_is_too_large_for_a_row_is_named(tmp_path: Path) -> None:
     huge = np.broadcast_to(np.float64(0), (2**29,))
-    told = r"`frames` returns `value` of 4294967296 bytes, and a row of one array has at most 4294967288"
+    told = (
+        "`frames` returns `value` of 4294967296 bytes, and a row of one array has at most "
+        "4294967288 bytes"
+    )
     with pytest.raises(ValueError, match=told):
         HDF5StorageWriter(tmp_path / "a.h5", ONE, huge)
 
@@ -464,7 +467,7 @@ def test_what_was_begun_and_never_ended_is_ended_at_exit(tmp_path: Path) -> None
 def test_the_end_shows_what_is_still_to_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its first drawing is what lets the rows go on."""
+    """The first drawing of the bar opens the gate for the rows."""
     gate = threading.Event()
 
     class Screen(io.StringIO):
@@ -486,7 +489,7 @@ def test_the_end_shows_what_is_still_to_be_written(
 
 
 class Interrupted(Bar):
-    """A bar whose first drawings are interrupted, so many times; then rows may go on."""
+    """A bar that raises an interrupt in its first `times` drawings, and then opens the gate."""
 
     def __init__(self, gate: threading.Event, times: int) -> None:
         super().__init__(io.StringIO(), 10, 0)
@@ -529,7 +532,7 @@ def test_an_interrupt_of_the_end_costs_no_row_and_a_second_leaves_the_file_whole
 def test_who_interrupts_the_end_again_and_again_is_not_kept_waiting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The thread waits for the device; the file is closed when nobody has the writer any more."""
+    """The thread waits for the device; the finalizer of the writer closes the file."""
     gate = threading.Event()
     monkeypatch.setattr(writer_thread, "_PROGRESS_DELAY_SECONDS", 0.0)
     writer = HDF5StorageWriter(tmp_path / "a.h5", ONE, jnp.float32(0))
@@ -548,11 +551,14 @@ def test_who_interrupts_the_end_again_and_again_is_not_kept_waiting(
         pass
     with HDF5StorageReader(tmp_path / "a.h5") as reader:
         assert not reader.complete
-        assert reader.focus_group("frames")[...].tolist() in ([], [8])  # it had begun, or not yet
+        assert reader.focus_group("frames")[...].tolist() in (
+            [],
+            [8],
+        )  # it may have begun
 
 
 class Closed:
-    """The standard error of a program whose window is gone."""
+    """The standard error of a program whose window was closed."""
 
     def isatty(self) -> bool:
         raise RuntimeError("the window was closed")
@@ -602,7 +608,7 @@ def test_a_bar_that_cannot_be_drawn_at_the_end_costs_no_row(
 
 
 def test_a_row_that_comes_while_the_block_ends_is_stored_or_refused(tmp_path: Path) -> None:
-    """From another thread: whoever is not refused finds the row in the file."""
+    """Every `log` of another thread either raises or has its row in the file."""
     stored: list[int] = []
     begun = threading.Event()
 
@@ -651,7 +657,7 @@ def test_a_file_that_is_deleted_is_told_in_the_loop_and_none_of_its_rows_is_call
 
 
 def spoil(path: Path, way: str) -> str:
-    """Do to the file of a writer what another program may do, and return what it must say."""
+    """Damage the file of a writer as another program may, and return the expected message."""
     if way == "renamed":
         path.rename(path.with_suffix(".moved"))
         return "the file was renamed while it was being written"
@@ -676,7 +682,7 @@ def spoil(path: Path, way: str) -> str:
 SPOILT = ["renamed", "replaced", "written over", "deleted", "cut a little", "cut", "emptied"]
 
 
-@pytest.mark.parametrize("size", [3, 2**15])  # rows that wait in a commit, and that do not
+@pytest.mark.parametrize("size", [3, 2**15])  # rows that are stored in a commit, and larger ones
 @pytest.mark.parametrize("way", SPOILT)
 def test_a_file_that_another_program_moves_or_cuts_is_told(
     way: str, size: int, tmp_path: Path
@@ -689,7 +695,7 @@ def test_a_file_that_another_program_moves_or_cuts_is_told(
         with HDF5StorageWriter(path, ONE, first, flush_seconds=0, mode="w") as writer:
             writer.log(first, 0)
             with HDF5StorageReader(path) as reader:
-                next(reader.follow("frames"))  # it is safe, and nothing is being written
+                next(reader.follow("frames"))  # it is safe, and the thread is idle
             said = spoil(path, way)
             for step in range(1, last):
                 writer.log(first + step, step)
@@ -746,7 +752,7 @@ def test_a_writer_that_is_forgotten_gives_its_file_free(tmp_path: Path) -> None:
 
 
 def forgotten(path: Path) -> Any:
-    """The run of a writer that nobody has any more, and that only the garbage collector finds."""
+    """Return the thread of a writer in a reference cycle, which only the collector frees."""
     writer = HDF5StorageWriter(path, ONE, np.float32(0), flush_seconds=60)
     writer.__enter__()
     for step in range(100):
@@ -766,7 +772,7 @@ def test_a_writer_that_is_forgotten_ends_wherever_python_finds_that_out(
         if where == "the thread of the writer":
             run._worker.put(0, gc.collect)
         else:
-            usual = threading.stack_size(2**50)  # as if there were no room for another thread
+            usual = threading.stack_size(2**50)  # as if the system allowed no further thread
             try:
                 gc.collect()
             finally:
@@ -782,7 +788,7 @@ def test_a_writer_that_is_forgotten_ends_wherever_python_finds_that_out(
 
 
 def test_a_writer_that_is_forgotten_where_hdf5_is_locked_ends_all_the_same(tmp_path: Path) -> None:
-    """Python may find out about it anywhere, also where another thread has to wait for this one."""
+    """Python may finalize a writer anywhere, also where another thread waits for this one."""
     writer = HDF5StorageWriter(tmp_path / "a.h5", ONE, np.float32(0), flush_seconds=60)
     writer.__enter__()
     for step in range(100):

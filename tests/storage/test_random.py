@@ -47,7 +47,7 @@ schedules = st.one_of(
 
 
 def tree_of(spec: Any, seed: int) -> Any:
-    """A tree with values that say which step they belong to."""
+    """Return a tree with values that identify their step."""
     kind, inner = spec
     if kind == "none":
         return None
@@ -64,7 +64,7 @@ def tree_of(spec: Any, seed: int) -> Any:
 
 @st.composite
 def parts_of_a_run(draw: Any) -> Any:
-    """Steps as they come, in several parts, each after the first one a resumption."""
+    """Return the steps of several runs, of which all but the first resume the file."""
     parts = []
     for number in range(draw(st.integers(1, 3))):
         steps = draw(st.lists(st.integers(0, 40), max_size=40) | st.integers(0, 40).map(range))
@@ -109,14 +109,14 @@ def test_what_is_read_is_what_was_logged(
 
 @contextlib.contextmanager
 def unless_step_0_is_missing() -> Iterator[None]:
-    """What is said of groups that are never written is tested elsewhere."""
+    """Ignore warnings about groups that are never written, which other tests cover."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".* was never written")
         yield
 
 
 class Reference:
-    """What should be in the file."""
+    """Reference: the rows that the file must hold."""
 
     def __init__(self, specs: Any) -> None:
         self.schedules = [schedule for _, schedule in specs]
@@ -161,13 +161,13 @@ def check(path: Path, specs: Any, reference: Reference) -> None:
 
 
 def own_scalars(tree: Any) -> Any:
-    """As rows are read: arrays without axes are scalars."""
+    """Return a row as it is read: arrays without axes are scalars."""
     return jax.tree.map(lambda x: x[()], tree)
 
 
 @contextlib.contextmanager
 def small_blocks(size: int) -> Iterator[None]:
-    """Have rows gathered in blocks of so many bytes: whole ones come soon then."""
+    """Set the size of blocks, so that small tests have whole ones."""
     usual, _layout._TARGET_BLOCK_BYTES = _layout._TARGET_BLOCK_BYTES, size
     try:
         yield

@@ -1,4 +1,4 @@
-"""What can be asked of a file, and what is answered where there is nothing."""
+"""Reading of files: groups, rows, parts of rows, and the errors for missing ones."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ROWS = 25
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Energies and positions of 25 of 50 steps, and a start."""
+    """Write energies and positions of 25 of 50 steps, and a group that is written once."""
     path = tmp_path_factory.mktemp("run") / "run.h5"
 
     def state(step: int) -> Any:
@@ -101,7 +101,7 @@ def test_names_and_functions_find_groups(path: Path) -> None:
         assert reader.list_groups() == ["frames", "nested/0", "never/0"]
         assert reader.focus_group(lambda c: c["nested"][0])[...] == 0
         assert reader.focus_group(lambda c: c["nested"][-1]).name == "nested/0"
-        assert reader.focus_group(lambda c: c.nested[0])[...] == 0  # of a dictionary, too
+        assert reader.focus_group(lambda c: c.nested[0])[...] == 0  # also in a dictionary
         assert repr(reader) == f"<HDF5StorageReader {path}: frames, nested/0, never/0>"
         assert repr(reader.focus_group("frames")) == (
             "<StoredGroup `frames`, 25 rows: energy: float32, position: float64[2,3]>"
@@ -169,7 +169,7 @@ def test_a_part_that_is_not_there_is_named(where: Any, message: str, path: Path)
 
 
 def test_a_function_that_asks_for_more_than_parts_is_told_what_to_write(path: Path) -> None:
-    """NumPy asks what it is given for methods of its own, which are no parts of a row."""
+    """NumPy looks for its protocol methods, which are not parts of a row."""
     with HDF5StorageReader(path) as reader, pytest.raises(TypeError) as caught:
         reader.focus_group("frames").focus(lambda row: np.asarray(row.energy).shape)
     assert str(caught.value).endswith("such as `lambda c: c.frames`, and returned ().")
@@ -190,7 +190,7 @@ def test_a_function_that_picks_nothing_is_told_what_to_write(path: Path) -> None
 
 
 def test_rows_take_no_more_memory_than_they_have_bytes(tmp_path: Path) -> None:
-    size = 2**16  # numbers in a row, of which there are 64, and then 32 MB
+    size = 2**16  # numbers in a row; 64 rows are 32 MB
     write_rows(tmp_path / "run.h5", 64, size)
     code, said, errors = run(
         """
@@ -233,7 +233,7 @@ def test_what_is_to_be_written_once_may_come_yet(tmp_path: Path) -> None:
     with HDF5StorageWriter(tmp_path / "a.h5", config, np.float32(3)) as writer:
         assert writer.path == str(tmp_path / "a.h5")
         with HDF5StorageReader(tmp_path / "a.h5") as reader:
-            told = r"`start` was not written: at the time of the last read; `reader.refresh\(\)` reads again"
+            told = r"`start` was not written: at the time of the last read; `reader.refresh\(\)`"
             with pytest.raises(IndexError, match=told):
                 reader.focus_group("start")[...]
         writer.log(np.float32(3), 0)
@@ -366,7 +366,7 @@ def test_a_reader_that_must_look_again_does_not_call_the_file_damaged(tmp_path: 
     with HDF5StorageReader(path) as reader:
         group = reader.focus_group("rows")
         assert len(group) == 50
-        write_rows(path, 3, 9000, mode="a", start_step=0)  # and there are no others any more
+        write_rows(path, 3, 9000, mode="a", start_step=0)  # which drops all other rows
         for _ in range(2):
             with pytest.raises(StorageError, match=r"continued by another run .* `reader.refresh"):
                 group[40]
@@ -387,14 +387,14 @@ def test_rows_of_two_runs_are_not_mixed_where_they_are_gone_through(tmp_path: Pa
         with pytest.raises(StorageError, match="continued by another run since it was last read"):
             next(others)
         reader.refresh()
-        assert [next(rows)["x"][0] for _ in range(3)] == [1, 2, 3]  # as they were
+        assert [next(rows)["x"][0] for _ in range(3)] == [1, 2, 3]  # rows of the first run
         with pytest.raises(StorageError, match="another run during an iteration over the rows of"):
             next(rows)
         assert [int(each["x"][0]) for each in group] == [0, 1, *range(102, 112)]
 
 
 def commits(path: Path) -> tuple[int, int]:
-    """Where the commits of a file stand, and how long each of the two is."""
+    """Return the offset of the commits of a file, and the size of each of the two."""
     with h5py.File(path) as file:
         return file["logax/commits"].id.get_offset(), file["logax/commits"].shape[1]
 
@@ -420,7 +420,7 @@ def test_a_run_that_was_killed_before_its_first_commit_was_whole_does_no_harm(
 def test_a_commit_that_changes_whenever_it_is_looked_at_is_that_of_another_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is never seen whole, and whoever writes it may have written over rows."""
+    """The reader never sees it whole, and its writer may have overwritten rows."""
     path = write_rows(tmp_path / "a.h5", 30)
     at, _ = commits(path)
     usual, looks = os.pread, itertools.count()
@@ -441,7 +441,7 @@ def test_a_commit_that_changes_whenever_it_is_looked_at_is_that_of_another_run(
         with pytest.raises(StorageError, match="continued by another run since it was last read"):
             group[0]
         monkeypatch.undo()
-        assert group[0]["x1"] == 1  # it has ended before it wrote anything else
+        assert group[0]["x1"] == 1  # that run ended before it wrote anything else
 
 
 def test_a_file_that_is_cut_while_it_is_read_is_told(tmp_path: Path) -> None:
@@ -468,7 +468,7 @@ def test_a_reader_never_goes_back(tmp_path: Path) -> None:
         last = max((0, 1), key=lambda each: pairs[each][8:16][::-1])
         with open(path, "r+b") as file:
             file.seek(at + 2 * last * room)
-            file.write(bytes(2 * room))  # as if it were being written just now
+            file.write(bytes(2 * room))  # as if it were being written
             file.flush()
             reader.refresh()
             assert len(group) == 10

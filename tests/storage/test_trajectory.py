@@ -1,4 +1,4 @@
-"""What is written is what is read: groups, schedules, structures."""
+"""Groups, schedules and structures are read as they were written."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_rows_are_found_by_their_step_whatever_order_they_came_in(tmp_path: Path
     write_frames(tmp_path / "a.h5", whole, 1, states, np.float32(0))
     rows, steps = frames(tmp_path / "a.h5")
     assert steps == [0, 2, 7, 9]
-    np.testing.assert_array_equal(rows, np.float32([4, 3, 5, 2]))  # the later of two
+    np.testing.assert_array_equal(rows, np.float32([4, 3, 5, 2]))  # the later row of the same step
 
 
 def test_once_keeps_the_first_value(tmp_path: Path) -> None:
@@ -296,7 +296,7 @@ def test_a_view_that_only_picks_small_arrays_takes_no_program(tmp_path: Path) ->
     write_frames(tmp_path / "a.h5", view, 1, jax.block_until_ready(states[:8]), states[0][1])
     assert len(traces) == 1  # for the shapes
     write_frames(tmp_path / "a.h5", view, 1, jax.block_until_ready(states), states[0][1], mode="w")
-    assert len(traces) == 3  # and now for a state that is made in another way
+    assert len(traces) == 3  # for the shapes, and to compile for another shape
     rows, _ = frames(tmp_path / "a.h5")
     expected = np.arange(10, dtype=np.float32)
     assert_same(rows, {"again": expected, "on": expected % 2 == 1, "x": expected})
@@ -485,7 +485,7 @@ def test_a_shape_is_no_state(tmp_path: Path) -> None:
 
 
 def test_rows_of_all_sizes_are_written_whole(tmp_path: Path) -> None:
-    """Rows that fill blocks exactly, nearly, and not at all; one of several megabytes."""
+    """Rows fill blocks exactly, nearly, and not at all; one row has several megabytes."""
     for size in (1, 7, 1000, 8191, 8192, 8193, 16383, 16384, 1_000_003):
         x = np.arange(size, dtype=np.uint8 if size % 2 else np.float64)
         path = tmp_path / f"{size}.h5"
@@ -497,7 +497,7 @@ def test_rows_of_all_sizes_are_written_whole(tmp_path: Path) -> None:
 
 
 def test_large_arrays_of_every_width_leave_the_program_unchanged(tmp_path: Path) -> None:
-    """Their copies are made by arithmetic; NaNs with payloads and negative zeros must stay."""
+    """Copies use arithmetic, which must keep the payloads of NaNs and negative zeros."""
     random = np.random.default_rng(0)
     state = {
         name: jnp.asarray(np.frombuffer(random.bytes(2**17), dtype))
@@ -508,7 +508,7 @@ def test_large_arrays_of_every_width_leave_the_program_unchanged(tmp_path: Path)
         assert_same(reader.focus_group("frames")[0], jax.device_get(state))
 
 
-# Together with the rest of logax.
+# With other parts of logax.
 
 
 @pytest.mark.parametrize("way", ["tap", "a logger"])

@@ -26,8 +26,7 @@ from logax._runs.errors import AllDamagedError, RunsError
 from logax._runs.run import Run
 from logax._serialization.record_text import json_cells
 from logax._support.arrays import is_key_array, is_missing, leaf_name, shape_name
-from logax._support.formatting import format_number, format_spread
-from logax._support.summary import Spread, divide_or_nan
+from logax._support.formatting import Spread, divide_or_nan, format_number, format_spread
 
 Array = np.ndarray[Any, Any]
 _MAX_LISTED_KEYS = 12

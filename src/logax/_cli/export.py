@@ -43,9 +43,8 @@ from logax._logdict.export import to_numpy_array
 from logax._logdict.logdict import logdict, matches
 from logax._runs.run import Run
 from logax._runs.tables import concat_run_tables
-from logax._serialization.record_text import TextRows
+from logax._serialization.record_text import TextRows, escape_heading, quote_field
 from logax._support.arrays import encode_utf8, leaf_name
-from logax._support.csv_text import escape_heading, quote_field
 from logax._support.files import open_atomic
 from logax._support.imports import import_optional
 

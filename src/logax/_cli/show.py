@@ -36,12 +36,12 @@ from logax._support.figures import MAX_PLOT_VALUE, downsample
 from logax._support.formatting import (
     Glyphs,
     display_width,
+    divide_or_nan,
     format_duration,
     format_number,
     format_time,
     sparkline,
 )
-from logax._support.summary import divide_or_nan
 
 _BITS = np.array(
     [[0x01, 0x08], [0x02, 0x10], [0x04, 0x20], [0x40, 0x80]]

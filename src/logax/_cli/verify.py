@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 from logax._cli.options import DEFAULT_STORE, CommandError, add_json_option
 from logax._cli.terminal import escape_lines, write, write_json
-from logax._runs.batch_summaries import summarize_batches
 from logax._runs.database import is_runs_file_name
 from logax._runs.errors import AllDamagedError, Damage, RunsError
+from logax._runs.run import summarize_batches
 from logax._runs.runs import Runs
 
 EXAMPLE = """\

@@ -7,6 +7,11 @@ delivered already: a program that recomputes a part of itself emits the same rec
 Without a `buffer` from the user, the host chooses the number of records that leave a program
 together (`BlockSize`). A compiled program has no clock: whenever records leave, the host compares
 the time since the last ones with `TARGET_SECONDS`, and answers with the size of the next block.
+
+Some records need no reordering. Those of `live` belong to no call: each leaves the program right
+where it is logged. The records of a logger's `spool` are the only emission of their call, so that
+the call is complete when they arrive (`receive_whole_call`). So both are delivered in the order of
+arrival.
 """
 
 from __future__ import annotations
@@ -18,14 +23,16 @@ import math
 import os
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from logax._compat import Tree, make_effects_barrier
+from logax._compat import Array, Tree, make_effects_barrier
 from logax._delivery.control import register_flush_hook
+from logax._delivery.emit import current_shard, emit, lane_marker, owner_operands
 from logax._delivery.errors import delivery_errors
 from logax._delivery.ordering import (
     RecordIndex,
@@ -34,10 +41,19 @@ from logax._delivery.ordering import (
     split_due,
     stream_ends,
 )
-from logax._delivery.packet import Packet, PacketLayout, SiteRows, stack_packets
+from logax._delivery.packet import (
+    Packet,
+    PacketLayout,
+    PacketSchema,
+    RecordStream,
+    Site,
+    SiteRows,
+    stack_packets,
+)
 from logax._delivery.routes import Route
 from logax._delivery.shutdown import run_at_termination, watcher
 from logax._delivery.worker import attempt, worker
+from logax._log_spec import LogSpec
 
 TARGET_SECONDS = 0.02
 MAX_BLOCK_RECORDS = 4096
@@ -291,7 +307,7 @@ class _DroppedRecords:
 
     def __init__(self, number: int, call: Call) -> None:
         self._number, self._call = number, call
-        self._parcels: list[Packet] = []
+        self._packets: list[Packet] = []
         self._layouts: dict[int, PacketLayout] = {}
         self._singles = array.array("q")  # layout, shard and position of packets with one record
 
@@ -302,17 +318,17 @@ class _DroppedRecords:
         bare = packet.drop_values()
         rows = None if packet.schema.is_last or packet.lanes else _single_row(bare)
         if rows is None:
-            self._parcels.append(bare)
+            self._packets.append(bare)
         else:
             self._layouts[id(packet.layout)] = packet.layout
             self._singles.extend((id(packet.layout), bare.shard() or 0, int(rows.order[0])))
         return True
 
     def __call__(self) -> None:
-        for packet in itertools.chain(self._single_parcels(), self._parcels):
+        for packet in itertools.chain(self._single_packets(), self._packets):
             _receive(self._number, self._call, [packet])
 
-    def _single_parcels(self) -> Iterator[Packet]:
+    def _single_packets(self) -> Iterator[Packet]:
         numbers = iter(self._singles)
         for layout_id, shard, position in zip(numbers, numbers, numbers, strict=True):
             layout = self._layouts[layout_id]
@@ -397,3 +413,97 @@ _calls: dict[int, Call] = {}
 register_flush_hook(_await_programs)
 run_at_termination(worker, "safe", lambda: _settle(2**32))
 os.register_at_fork(after_in_child=_reset)
+
+
+def send_record(
+    spec: LogSpec,
+    operands: Sequence[Array],
+    receive: Callable[[Packet], None],
+    gate: Array | None = None,
+    owner: Array | None = None,
+) -> None:
+    """Send one record to `receive` on the host, unless `gate` is false."""
+    rows = SiteRows(
+        [jnp.expand_dims(x, 0) for x in operands],
+        jnp.zeros(1, jnp.int32),
+        None if gate is None else jnp.expand_dims(gate, 0),
+    )
+    zero = jnp.zeros((), jnp.int32)
+    lanes = zero if owner is None else lane_marker([*operands, owner])
+    send_records([(spec, rows)], receive, zero, lanes, owner)
+
+
+def send_records(
+    columns: Sequence[tuple[LogSpec, SiteRows]],
+    receive: Callable[[Packet], None],
+    number: Array,
+    lanes: Array,
+    owner: Array | None,
+) -> None:
+    """Send records of several sites to `receive` on the host, in one packet.
+
+    Args:
+      columns: The specification and the rows of each site.
+      receive: Host function.
+      number: Number of the call, or zero.
+      lanes: Lanes of the call, from `lane_marker`.
+      owner: Number of the run that the records belong to, if any.
+    """
+    worker.start()
+    shard = current_shard()
+    schema = PacketSchema(
+        tuple(Site(spec) for spec, _ in columns),
+        tuple(rows.gate is not None for _, rows in columns),
+        0,
+        (RecordStream(),),
+        is_last=False,
+        on_shard=shard is not None,
+        has_owner=owner is not None,
+    )
+    owners = () if owner is None else owner_operands(owner, lanes)
+    operands = schema.to_operands(number, shard, owners, [rows for _, rows in columns])
+    emit(schema, lanes, operands, receive)
+
+
+def receive_whole_call(packet: Packet) -> None:
+    """Queue the only packet of a call, on any XLA thread."""
+    number = packet.call_number()
+    call = find_call(number)
+    if call is not None:
+        queue_packet(packet, call.route)
+        forget_call(number)  # after queueing: a `flush` waits for calls, then for the queue
+
+
+def queue_packet(packet: Packet, route: Route) -> None:
+    """Queue a packet for delivery on the worker thread.
+
+    Consecutive packets for the same route object are delivered together.
+    """
+    layout = packet.layout
+    if not worker.add(layout.size, _deliver_all, (route, packet), layout.records):
+        _count_dropped(packet.drop_values())
+
+
+def _count_dropped(packet: Packet) -> None:
+    index = index_records([packet])
+    for number, site in enumerate(packet.schema.sites):
+        own = index.lane[index.site == number]
+        total = int(np.where(own < 0, math.prod(packet.lanes), 1).sum())
+        if total:
+            delivery_errors.count_dropped(site.describe(), total)
+
+
+def _deliver_all(arrived: collections.deque[tuple[Route, Packet]]) -> None:
+    for _, group in itertools.groupby(arrived, key=lambda each: id(each[0])):
+        same_route = list(group)
+        attempt(_deliver, same_route[0][0], [packet for _, packet in same_route])
+    arrived.clear()
+
+
+def _deliver(route: Route, packets: Sequence[Packet]) -> None:
+    """Deliver the records of packets in the order of arrival."""
+    stacked = stack_packets(packets)
+    index = index_records(stacked)
+    in_order = index.select(np.lexsort((index.lane, index.position, index.arrival)))
+    for batch in make_batches(stacked, in_order):
+        route.deliver(batch)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import threading
 import time
 import weakref
@@ -17,6 +16,7 @@ from logax._delivery.shutdown import (
     watcher,
 )
 from logax._delivery.worker import WHEN_FULL, Worker, worker
+from logax._support.exit_functions import call_at_exit
 from logax._support.validation import validate_choice, validate_minimum, validate_seconds
 
 
@@ -189,4 +189,4 @@ _discarding = threading.Lock()
 _others: list[weakref.ref[Worker]] = []
 delivery_errors.queue_bytes = worker.queue_bytes
 drain_at_termination(worker)
-atexit.register(_flush_at_exit)
+call_at_exit(_flush_at_exit)

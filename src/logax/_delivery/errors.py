@@ -11,8 +11,8 @@ import collections
 import threading
 from typing import Any
 
-from logax._support.forks import reset_after_fork
 from logax._support.messages import raise_together, warn_user, warn_without_raising
+from logax._support.processes import reset_after_fork
 from logax._support.redaction import redact_error
 
 

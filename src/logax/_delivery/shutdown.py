@@ -37,7 +37,7 @@ from typing import Any
 
 from logax._delivery.errors import delivery_errors
 from logax._delivery.worker import Worker, worker
-from logax._support.forks import reset_after_fork
+from logax._support.processes import reset_after_fork
 from logax._support.redaction import redact
 
 SIGTERM_SECONDS = 8.0  # `docker stop` kills after 10 s, most schedulers after 30 s

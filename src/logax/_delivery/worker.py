@@ -26,8 +26,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 from logax._delivery.errors import DeliveryError, delivery_errors
-from logax._support.forks import reset_after_fork
 from logax._support.messages import describe_error
+from logax._support.processes import reset_after_fork
 
 QUEUE_BYTES = 256 * 2**20
 QUEUE_SECONDS = 0.2

@@ -17,11 +17,11 @@ from typing import Any, Protocol, Self
 import numpy as np
 
 from logax._compat import Array
+from logax._delivery.calls import queue_packet, send_record
 from logax._delivery.control import flush
 from logax._delivery.errors import DeliveryError
 from logax._delivery.packet import Packet, Site
 from logax._delivery.routes import CallbackRoute, OrderedBatch, Route, record
-from logax._delivery.unordered import queue_packet, send_record
 from logax._harvest.selection import Names, SeenLogs, Selection
 from logax._log import begin_binding
 from logax._log_spec import LogSpec

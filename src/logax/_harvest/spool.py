@@ -20,9 +20,9 @@ import jax.numpy as jnp
 
 from logax import _compat
 from logax._compat import Array, Equation, Tree, replicate_like
+from logax._delivery.calls import receive_whole_call, send_records
 from logax._delivery.emit import lane_marker
 from logax._delivery.packet import Packet, SiteRows
-from logax._delivery.unordered import receive_whole_call, send_records
 from logax._harvest.arguments import StaticValue
 from logax._harvest.blocks import (
     Block,

@@ -6,7 +6,6 @@ A folder holds one SQLite file for each process that wrote to it.
 | --- | --- |
 | `format` | specification of a file: tables, checksums, location of bytes |
 | `layouts` | layout of the records of a `log` call: keys, trees, arrays, steps |
-| `config_json` | configs and machine facts as JSON |
 | `database` | creating and opening a file as a SQLite database; damage of its log |
 | `lock_files` | lock files of writers, with the number of their commits |
 | `claims` | claims on runs to resume |
@@ -18,7 +17,6 @@ A folder holds one SQLite file for each process that wrote to it.
 | `file_reader` | reading one file: its runs, streams and batches |
 | `key_slices` | reading the records of a key from the batches of a file |
 | `key_arrays` | joining the records of a key into one array |
-| `batch_summaries` | statistics and origin of batches, without values |
 | `search` | the run that a text means |
 | `tables` | runs as text, and as one pandas table |
 | `run`, `runs`, `save` | `Run`, `Runs`, `load` and `save` |

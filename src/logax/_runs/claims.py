@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from logax._runs.format import RUNNING
 from logax._runs.lock_files import LockFile
 from logax._runs.runs import Runs
-from logax._support.locks import hold_lock, is_path_locked
+from logax._support.processes import hold_lock, is_path_locked
 
 _CLAIM_SUFFIX = ".claim"
 _FOLDER_LOCK = ".resume"

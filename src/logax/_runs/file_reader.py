@@ -21,12 +21,12 @@ import sqlite3
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from logax._runs.config_json import from_json
 from logax._runs.database import find_size_damage, lacks_wal, open_database
 from logax._runs.errors import ChecksumError, Damage, DamageWarning, RemovedError
 from logax._runs.format import COUNTED_TABLES, CRASHED, FINISHED, row_checksum
 from logax._runs.layouts import LogLayout, parse_layout
 from logax._runs.lock_files import is_being_written, read_progress
+from logax._serialization.plain_config import from_json
 from logax._support.messages import warn_user
 
 _MAX_INLINE_BYTES = 4096  # data up to this size is read together with its row

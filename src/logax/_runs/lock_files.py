@@ -19,7 +19,7 @@ import zlib
 from typing import NamedTuple
 
 from logax._runs.format import LOCK_SUFFIX, RUNS_SUFFIX
-from logax._support.locks import LOCK_FILE_FLAGS, is_path_locked, lock
+from logax._support.processes import LOCK_FILE_FLAGS, is_path_locked, lock
 
 _SLOT = struct.Struct("<4sIQQI4x")  # magic, 0, commits, records, CRC-32 of the preceding bytes
 _MAGIC = b"LGX2"

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from logax._runs.claims import Claims, claimed_error
-from logax._runs.config_json import as_json
 from logax._runs.database import create_database, finalize_database
 from logax._runs.encoding import EncodedBatch, LayoutCache
 from logax._runs.errors import RefusedRunsError
@@ -35,6 +34,7 @@ from logax._runs.format import (
 )
 from logax._runs.journal import Journal, JournalEntry, RowNumbers
 from logax._runs.lock_files import WriterProgress, create_writer_lock
+from logax._serialization.plain_config import as_json
 
 if TYPE_CHECKING:
     from logax._delivery.record_batch import RecordBatch, RunInfo, Stream

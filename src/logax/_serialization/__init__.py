@@ -4,6 +4,6 @@
 | --- | --- |
 | `dtypes` | dtypes that files support, and all others as bits; `StorageError` |
 | `trees` | outlines of pytrees as JSON and back, without names of classes |
-| `plain_config` | names and configs of runs as plain values |
-| `record_text` | logged records as JSON and as cells of a table |
+| `plain_config` | names and configs of runs as plain values and as JSON |
+| `record_text` | logged records as JSON, as cells of a table, and as CSV |
 """

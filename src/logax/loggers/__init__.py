@@ -7,46 +7,45 @@
 
 `Logger` documents the methods of all loggers. Each destination is a sink; derive from `Sink` to
 write another one. `ProgressLogger` is a callback for `tap` and `live`, and has no runs.
+
+| File or folder | Contents |
+| --- | --- |
+| `_core/` | common to all loggers: runs, batching, lanes, threads, errors |
+| `sink.py` | `Sink`, the contract of a destination |
+| `save.py` | `SaveLogger`, the run store |
+| `console.py`, `_console/` | `ConsoleLogger`, a live table in the terminal |
+| `csv.py`, `jsonl.py`, `_text/` | `CSVLogger` and `JSONLLogger`, text files |
+| `tensorboard.py`, `wandb.py`, `mlflow.py`, `trackio.py` | one tracking service each |
+| `_numbers/` | records as plain numbers over one x-axis, for tracking services |
+| `callback.py`, `multi.py` | `CallbackLogger`, a function; `MultiLogger`, several loggers as one |
+| `progress.py`, `_progress_state.py` | `ProgressLogger`, a progress bar |
 """
 
-from logax._delivery.record_batch import KnownRuns as KnownRuns
-from logax._delivery.record_batch import RecordBatch as RecordBatch
-from logax._delivery.record_batch import RunInfo as RunInfo
-from logax._delivery.record_batch import RunRecord as RunRecord
-from logax._delivery.record_batch import Stream as Stream
-from logax.loggers._core.logger import Logger as Logger
-from logax.loggers._core.state import RunState as RunState
-from logax.loggers.callback import CallbackLogger as CallbackLogger
-from logax.loggers.console import ConsoleLogger as ConsoleLogger
-from logax.loggers.csv import CSVLogger as CSVLogger
-from logax.loggers.jsonl import JSONLLogger as JSONLLogger
-from logax.loggers.mlflow import MLflowLogger as MLflowLogger
-from logax.loggers.multi import MultiLogger as MultiLogger
-from logax.loggers.progress import ProgressLogger as ProgressLogger
-from logax.loggers.save import SaveLogger as SaveLogger
-from logax.loggers.sink import Sink as Sink
-from logax.loggers.tensorboard import TensorBoardLogger as TensorBoardLogger
-from logax.loggers.trackio import TrackioLogger as TrackioLogger
-from logax.loggers.wandb import WandbLogger as WandbLogger
+from logax._support.imports import lazy_exports
 
-__all__ = [
-    "CSVLogger",
-    "CallbackLogger",
-    "ConsoleLogger",
-    "JSONLLogger",
-    "KnownRuns",
-    "Logger",
-    "MLflowLogger",
-    "MultiLogger",
-    "ProgressLogger",
-    "RecordBatch",
-    "RunInfo",
-    "RunRecord",
-    "RunState",
-    "SaveLogger",
-    "Sink",
-    "Stream",
-    "TensorBoardLogger",
-    "TrackioLogger",
-    "WandbLogger",
-]
+__getattr__, __dir__, __all__ = lazy_exports(
+    __name__,
+    {
+        "logax._delivery.record_batch": (
+            "KnownRuns",
+            "RecordBatch",
+            "RunInfo",
+            "RunRecord",
+            "Stream",
+        ),
+        "logax.loggers._core.logger": ("Logger",),
+        "logax.loggers._core.state": ("RunState",),
+        "logax.loggers.callback": ("CallbackLogger",),
+        "logax.loggers.console": ("ConsoleLogger",),
+        "logax.loggers.csv": ("CSVLogger",),
+        "logax.loggers.jsonl": ("JSONLLogger",),
+        "logax.loggers.mlflow": ("MLflowLogger",),
+        "logax.loggers.multi": ("MultiLogger",),
+        "logax.loggers.progress": ("ProgressLogger",),
+        "logax.loggers.save": ("SaveLogger",),
+        "logax.loggers.sink": ("Sink",),
+        "logax.loggers.tensorboard": ("TensorBoardLogger",),
+        "logax.loggers.trackio": ("TrackioLogger",),
+        "logax.loggers.wandb": ("WandbLogger",),
+    },
+)

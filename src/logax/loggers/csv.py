@@ -10,15 +10,15 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import BinaryIO
 
 from logax._delivery.record_batch import RunInfo, Stream
-from logax._serialization.record_text import TextRows
-from logax._support.arrays import encode_utf8
-from logax._support.csv_text import (
+from logax._serialization.record_text import (
+    TextRows,
     append_empty_fields,
     escape_heading,
     quote_field,
     records,
     split_fields,
 )
+from logax._support.arrays import encode_utf8
 from logax._support.files import open_atomic
 from logax.loggers._core.logger import Logger
 from logax.loggers._text.shared_files import append_or_undo, end_of_complete_lines

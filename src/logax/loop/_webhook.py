@@ -28,8 +28,8 @@ import numpy as np
 
 from logax._compat import Tree
 from logax._delivery.worker import Worker
-from logax._support.forks import reset_after_fork
 from logax._support.messages import describe_error
+from logax._support.processes import reset_after_fork
 from logax.loop._pytrees import fetch_leaves_by_name, format_line
 
 

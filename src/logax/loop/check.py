@@ -13,8 +13,8 @@ from logax._compat import Tree
 from logax._schedule import Schedule
 from logax._support.messages import describe_value, format_sentence
 from logax._support.validation import validate_boolean
-from logax.loop._base import ScheduledLogger, validate_view
 from logax.loop._pytrees import copy_tree, fetch_tree, leaves_with_names, refuse_tracers
+from logax.loop.protocol import ScheduledLogger, validate_view
 
 
 class InvariantViolation(RuntimeError):  # noqa: N818 - the name kUPS uses

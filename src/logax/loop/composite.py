@@ -9,8 +9,7 @@ from typing import Any, Self
 
 from logax._schedule import Schedule
 from logax._support.messages import describe_value, raise_together
-from logax.loop._base import NotEnteredGuard, ScheduledLogger
-from logax.loop.protocol import Logger, check_logger
+from logax.loop.protocol import Logger, NotEnteredGuard, ScheduledLogger, check_logger
 
 
 class CallbackLogger(ScheduledLogger):

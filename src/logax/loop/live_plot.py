@@ -1,4 +1,4 @@
-"""Plot values against the step while a loop runs.
+"""Plot values against the step while a loop runs, in an image file or a notebook cell.
 
 `log` copies the values on the device. The delivery thread fetches those that are ready and draws
 them; the end of the `with` block draws the last plot itself. A step enqueues a drawing if none is
@@ -11,9 +11,13 @@ itself waiting for that thread.
 from __future__ import annotations
 
 import collections
+import importlib
+import io
 import os
+import sys
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -25,9 +29,8 @@ from logax._compat import Tree
 from logax._delivery.worker import worker
 from logax._schedule import Schedule
 from logax._support.arrays import shape_name
-from logax._support.figures import Series, draw_figure
-from logax._support.files import validate_path
-from logax._support.forks import reset_after_fork
+from logax._support.figures import Series, draw_figure, empty_figure
+from logax._support.files import check_writable, open_atomic, validate_path
 from logax._support.imports import import_optional
 from logax._support.messages import (
     add_note,
@@ -36,10 +39,10 @@ from logax._support.messages import (
     note_or_warn,
     warn_user,
 )
+from logax._support.processes import reset_after_fork
 from logax._support.validation import validate_seconds
-from logax.loop._base import ScheduledLogger, validate_view
-from logax.loop._figure_targets import FigureFile, NotebookCell, notebook_shell
 from logax.loop._pytrees import copy_tree, is_ready, leaves_with_names, start_host_transfer
+from logax.loop.protocol import ScheduledLogger, validate_view
 
 MAX_PANELS = 8
 MAX_DRAWING_SHARE = 0.1  # fraction of the time
@@ -266,3 +269,61 @@ def _validate_names(log_scale: Any) -> tuple[str, ...]:
             f'`PlotLogger` takes `log_scale` as names, such as `("loss",)`, and got {log_scale!r}.'
         )
     return names
+
+
+class FigureFile:
+    """Image file; the suffix of its path chooses the format.
+
+    Attributes:
+      where: The file, as the end of an error message.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._format = os.path.splitext(path)[1][1:].lower() or "png"
+        self.where = f" to {path}"
+
+    def begin(self) -> None:
+        """Raise if the file cannot be written, and render once: the first rendering is slow."""
+        check_writable("PlotLogger", self._path)
+        render_figure(empty_figure(), self._format)
+
+    def show(self, figure: Any) -> None:
+        """Replace the file with this figure."""
+        with open_atomic("PlotLogger", self._path) as file:
+            file.write(render_figure(figure, self._format))
+
+
+class NotebookCell:  # pragma: no cover - in the kernel of a notebook
+    """Output of a notebook cell, updated in place."""
+
+    where = ""
+
+    def __init__(self) -> None:
+        self._id = uuid.uuid4().hex
+        self._display: Any = importlib.import_module("IPython.display")
+
+    def begin(self) -> None:
+        """Show an empty figure below the cell that is running."""
+        self._display.display(self._image(empty_figure()), display_id=self._id)
+
+    def show(self, figure: Any) -> None:
+        """Replace the shown figure with this one."""
+        self._display.update_display(self._image(figure), display_id=self._id)
+
+    def _image(self, figure: Any) -> Any:
+        return self._display.Image(data=render_figure(figure, "png"), format="png")
+
+
+def notebook_shell() -> Any:
+    """Return IPython's shell if this runs in a notebook kernel, else None."""
+    package = sys.modules.get("IPython")
+    shell = None if package is None else package.get_ipython()
+    return shell if hasattr(shell, "kernel") else None
+
+
+def render_figure(figure: Any, form: str) -> bytes:
+    """Return the figure as the bytes of an image file."""
+    file = io.BytesIO()
+    figure.savefig(file, format=form)
+    return file.getvalue()

@@ -36,9 +36,9 @@ from logax._support.messages import (
     warn_user,
 )
 from logax._support.validation import validate_minimum, validate_seconds
-from logax.loop._base import ScheduledLogger, as_step, validate_view
 from logax.loop._pytrees import copy_tree, leaves_with_names, start_host_transfer
 from logax.loop._webhook import Outbox, Post, Webhook, parse_url
+from logax.loop.protocol import ScheduledLogger, as_step, validate_view
 
 MAX_ARRAY_ELEMENTS = 1000
 MAX_TIMEOUT_SECONDS = 1e8  # longer waits overflow in the operating system

@@ -18,8 +18,8 @@ import jax
 from logax._support.messages import add_note, describe_value, warn_user
 from logax._support.validation import whole
 from logax.loop import _profiler_trace
-from logax.loop._base import ScheduledLogger, as_step, not_entered_error
 from logax.loop._profiler_trace import STEP_MARK, ProfileReport, Recording, format_steps
+from logax.loop.protocol import ScheduledLogger, as_step, not_entered_error
 
 
 class ProfileLogger(ScheduledLogger):

@@ -12,8 +12,8 @@ import jax
 from logax._support.messages import describe_error, describe_value
 from logax._support.progress_bars import Bar
 from logax._support.validation import validate_file, validate_minimum
-from logax.loop._base import ScheduledLogger, as_step, not_entered_error, validate_view
 from logax.loop._pytrees import format_line, is_ready
+from logax.loop.protocol import ScheduledLogger, as_step, not_entered_error, validate_view
 
 
 class TqdmLogger(ScheduledLogger):

@@ -17,8 +17,8 @@ from logax._schedule import Schedule
 from logax._support.files import check_writable, open_atomic, validate_path
 from logax._support.messages import add_note, describe_error
 from logax._support.validation import validate_positive
-from logax.loop._base import ScheduledLogger, validate_view
 from logax.loop._pytrees import copy_tree, fetch_tree, leaves_with_names, widen_dtype
+from logax.loop.protocol import ScheduledLogger, validate_view
 
 Numbers = np.ndarray[Any, Any]
 

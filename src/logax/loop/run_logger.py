@@ -9,7 +9,7 @@ from typing import Any
 from logax._compat import Tree
 from logax._schedule import Schedule
 from logax._support.messages import describe_value
-from logax.loop._base import ScheduledLogger, validate_view
+from logax.loop.protocol import ScheduledLogger, validate_view
 
 
 class RunLogger(ScheduledLogger):

@@ -12,8 +12,8 @@ from logax._compat import Tree
 from logax._schedule import Schedule
 from logax._support.messages import describe_value
 from logax._support.validation import validate_file
-from logax.loop._base import ScheduledLogger, validate_view
 from logax.loop._pytrees import format_line
+from logax.loop.protocol import ScheduledLogger, validate_view
 
 
 class PrintLogger(ScheduledLogger):

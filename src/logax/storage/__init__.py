@@ -29,32 +29,24 @@ This needs h5py: `pip install "logax[hdf5]"`.
 | `_trajectory_source.py` | the file that is being read, checked for damage and malice |
 """
 
-from logax._schedule import Between as Between
-from logax._schedule import EveryNStep as EveryNStep
-from logax._schedule import EverySeconds as EverySeconds
-from logax._schedule import LoggingFrequency as LoggingFrequency
-from logax._schedule import Once as Once
-from logax._schedule import OnSteps as OnSteps
-from logax._schedule import Schedule as Schedule
-from logax._serialization.dtypes import StorageError as StorageError
-from logax.storage.config import WriterGroupConfig as WriterGroupConfig
-from logax.storage.group import StoredGroup as StoredGroup
-from logax.storage.reader import HDF5StorageReader as HDF5StorageReader
-from logax.storage.reader import resume_state as resume_state
-from logax.storage.writer import HDF5StorageWriter as HDF5StorageWriter
+from logax._support.imports import lazy_exports
 
-__all__ = [
-    "Between",
-    "EveryNStep",
-    "EverySeconds",
-    "HDF5StorageReader",
-    "HDF5StorageWriter",
-    "LoggingFrequency",
-    "OnSteps",
-    "Once",
-    "Schedule",
-    "StorageError",
-    "StoredGroup",
-    "WriterGroupConfig",
-    "resume_state",
-]
+__getattr__, __dir__, __all__ = lazy_exports(
+    __name__,
+    {
+        "logax._schedule": (
+            "Between",
+            "EveryNStep",
+            "EverySeconds",
+            "LoggingFrequency",
+            "OnSteps",
+            "Once",
+            "Schedule",
+        ),
+        "logax._serialization.dtypes": ("StorageError",),
+        "logax.storage.config": ("WriterGroupConfig",),
+        "logax.storage.group": ("StoredGroup",),
+        "logax.storage.reader": ("HDF5StorageReader", "resume_state"),
+        "logax.storage.writer": ("HDF5StorageWriter",),
+    },
+)

@@ -17,7 +17,7 @@ import struct
 import time
 
 from logax._serialization.dtypes import StorageError
-from logax._support import locks
+from logax._support import processes as locks
 from logax.storage._checksums import lookup3
 
 SUPERBLOCK_BYTES = 48  # version 3, at the beginning of the file

@@ -28,10 +28,9 @@ from typing import Any, Self, TypeVar
 import numpy as np
 
 from logax._serialization.dtypes import StorageError
-from logax._support.forks import reset_after_fork
 from logax._support.imports import import_optional
-from logax._support.locks import is_locked
 from logax._support.messages import describe_error, warn_user
+from logax._support.processes import is_locked, reset_after_fork
 from logax.storage._commits import HEAD_BYTES, Commit, latest_commit, read_run_count
 from logax.storage._layout import (
     COMMITS_PATH,

@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 from logax._schedule import Schedule, as_schedule
 from logax._serialization.trees import LeafPath, Node, outline_tree
 from logax._support.messages import describe_value
-from logax.loop._base import validate_view
+from logax.loop.protocol import validate_view
 
 State = TypeVar("State")
 Storage = TypeVar("Storage")

@@ -119,8 +119,8 @@ class HDF5StorageReader(Generic[Config]):
     Opening a file reads no rows, and `StoredGroup` reads only the selected ones. Rows are pytrees
     of NumPy arrays. Their containers are dictionaries, lists, tuples and namespaces, in the
     structure that the view returned; `focus_group` and `StoredGroup.like` can restore other
-    classes. Reading never runs code from the file, so files from untrusted sources are safe.
-    Threads may share a reader.
+    classes. Reading runs no code from the file, and opens no other file. Threads may share a
+    reader.
 
     A reader shows the file as of its opening or the last `refresh`. Use `follow` to get rows as
     they are written.

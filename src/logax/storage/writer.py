@@ -15,11 +15,11 @@ from logax._delivery.worker import WHEN_FULL
 from logax._schedule import Once, Schedule
 from logax._serialization.dtypes import StorageError
 from logax._support.files import check_writable, validate_path
-from logax._support.forks import reset_after_fork
 from logax._support.imports import import_optional
 from logax._support.messages import raise_together, warn_user
+from logax._support.processes import reset_after_fork
 from logax._support.validation import validate_choice, validate_minimum, validate_seconds
-from logax.loop._base import ScheduledLogger, as_step, not_entered_error
+from logax.loop.protocol import ScheduledLogger, as_step, not_entered_error
 from logax.storage._layout import FileLayout, GroupLayout, check_names, choose_block_rows
 from logax.storage._lock import WriteLock
 from logax.storage._trajectory import Trajectory, plan_continuation

@@ -2,10 +2,9 @@
 
 | file | contents |
 | --- | --- |
-| `console_sink.py` | the sink: passes runs and records to a dashboard and its view |
+| `console_sink.py` | the sink, and its view for files and notebooks: a line every few seconds |
 | `dashboard.py` | state of the runs that are shown together: keys, steps, status, rate |
 | `key_statistics.py` | running statistics of one key over all streams |
 | `live_table.py` | view for terminals: a table that is redrawn in place (needs rich) |
-| `plain_lines.py` | view for files and notebooks: a line every few seconds |
 | `screen.py` | terminal access: redrawing lines while the program prints |
 """

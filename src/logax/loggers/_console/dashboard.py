@@ -18,8 +18,7 @@ from logax._delivery.record_batch import RecordBatch, RunInfo, Stream
 from logax._logdict.logdict import leaf_name, matches
 from logax._media import HistogramBins, ImagePixels, is_media
 from logax._support.arrays import is_key_array, is_missing
-from logax._support.formatting import Glyphs, format_text
-from logax._support.summary import KeySummary
+from logax._support.formatting import Glyphs, KeySummary, format_text
 from logax.loggers._console.key_statistics import (
     HistogramStatistics,
     KeyStatistics,

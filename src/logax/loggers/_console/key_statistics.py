@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from logax._media import HistogramBins
-from logax._support.summary import KeySummary, Spread, divide_or_nan
+from logax._support.formatting import KeySummary, Spread, divide_or_nan
 
 
 class ValidRecords:

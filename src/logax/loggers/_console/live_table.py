@@ -25,7 +25,7 @@ from rich.text import Text
 
 from logax._delivery.record_batch import RunInfo
 from logax._support import formatting
-from logax._support.summary import KeySummary
+from logax._support.formatting import KeySummary
 from logax.loggers._console.dashboard import Dashboard, RateMeter, runs_label, status_label
 from logax.loggers._console.screen import Screen
 

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-from logax._support.forks import reset_after_fork
+from logax._support.processes import reset_after_fork
 from logax._support.progress_bars import FailSafeFile
 
 

@@ -3,8 +3,7 @@
 | module | content |
 | --- | --- |
 | `logger` | `Logger`, the methods that users call |
-| `state` | `RunState`, the pytree that `init` returns |
-| `run_config` | the key and the config of `init` |
+| `state` | `RunState`, the pytree that `init` returns; the PRNG key and the config of `init` |
 | `registry` | the runs of a logger: ids, metadata, numbers |
 | `resume` | the lookup of earlier runs |
 | `run_routes` | routes from `tap`, `spool`, `live` and logdicts to a run |

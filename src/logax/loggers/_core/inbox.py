@@ -13,15 +13,15 @@ from typing import Any
 
 import numpy as np
 
+from logax._delivery.calls import queue_packet
 from logax._delivery.control import register_flush_hook
 from logax._delivery.errors import DeliveryError, delivery_errors
 from logax._delivery.packet import Packet, RecordOwner
 from logax._delivery.record_batch import Stream
 from logax._delivery.routes import CallbackRoute, OrderedBatch
 from logax._delivery.shutdown import run_at_termination
-from logax._delivery.unordered import queue_packet
 from logax._delivery.worker import attempt, worker
-from logax._support.forks import reset_after_fork
+from logax._support.processes import reset_after_fork
 from logax.loggers._core.batches import BatchBuffer, split_by_site
 from logax.loggers._core.registry import OpenRun, RunRegistry
 from logax.loggers._core.sink_worker import SinkWorker

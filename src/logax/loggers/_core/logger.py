@@ -30,10 +30,9 @@ from logax._support.validation import validate_choice, validate_string, warn_of_
 from logax.loggers._core.inbox import Inbox
 from logax.loggers._core.registry import LANES, OpenRun, ResumedRuns, RunRegistry, RunSet
 from logax.loggers._core.resume import find_runs, validate_resume
-from logax.loggers._core.run_config import TracedConfig, key_bits
 from logax.loggers._core.run_routes import LiveRoute, LiveTarget, LogdictRoute, RunTicket
 from logax.loggers._core.sink_worker import SinkWorker
-from logax.loggers._core.state import RunState, StateOwner
+from logax.loggers._core.state import RunState, StateOwner, TracedConfig, key_bits
 from logax.loggers._core.values import log_columns, log_values
 from logax.loggers.sink import Sink
 from logax.loop.run_logger import RunLogger
@@ -282,7 +281,7 @@ class Logger:
     def close(self) -> None:
         """Write all records, end all runs as finished, and release files and connections.
 
-        The logger cannot be used afterwards. At exit, Python does this for all open loggers.
+        The logger cannot be used afterwards. At exit, logax closes all loggers with open runs.
 
         Raises:
           DeliveryError: Some records could not be written.

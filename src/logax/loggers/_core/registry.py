@@ -19,7 +19,7 @@ import numpy as np
 
 from logax._delivery.record_batch import RunInfo
 from logax._runs.identity import lane_suffix, machine_facts, new_run_id, split_run_id
-from logax._support.forks import reset_after_fork
+from logax._support.processes import reset_after_fork
 
 LANES = ("split", "aggregate", "group")
 

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from logax._delivery.calls import queue_packet
 from logax._delivery.packet import Packet, RecordOwner, Site
 from logax._delivery.routes import OrderedBatch
-from logax._delivery.unordered import queue_packet
 from logax._harvest.tap import RouteTicket
 from logax._support.arrays import is_missing
 from logax.loggers._core.inbox import Inbox

@@ -12,10 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from logax._compat import Array, ConcreteArray
+from logax._delivery.calls import send_record
 from logax._delivery.errors import DeliveryError, delivery_errors
 from logax._delivery.packet import OBJECT_OVERHEAD_BYTES, RecordOwner, Site
 from logax._delivery.routes import OrderedBatch
-from logax._delivery.unordered import send_record
 from logax._delivery.worker import attempt, worker
 from logax._harvest.spool import send_logs
 from logax._log_spec import LogSpec, as_step_array, flatten_data, single_array_spec

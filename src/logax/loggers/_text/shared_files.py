@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from logax._support.files import check_writable, make_folder, validate_path
-from logax._support.locks import is_current_file, lock, unlock
 from logax._support.messages import format_sentence
+from logax._support.processes import is_current_file, lock, unlock
 
 _READ_BLOCK_BYTES = 2**16
 

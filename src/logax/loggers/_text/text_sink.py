@@ -31,7 +31,7 @@ import numpy as np
 
 from logax._delivery.record_batch import KnownRuns, RecordBatch, Stream
 from logax._serialization.record_text import TextRows, text_rows
-from logax._support.forks import reset_after_fork
+from logax._support.processes import reset_after_fork
 from logax.loggers._text.shared_files import (
     FileChangedError,
     open_locked,

@@ -1,6 +1,6 @@
-"""Advisory file locks that end with their process.
+"""File locks that end with their process, and objects that are reset in forked processes.
 
-These are `flock` locks: the kernel releases a lock when the last descriptor of the open file is
+The locks are `flock` locks: the kernel releases a lock when the last descriptor of the open file is
 closed, also when the process is killed. A forked process shares the descriptors of its parent, so
 that closing one of two copies does not release the lock; `unlock` does.
 
@@ -13,7 +13,9 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import weakref
 from collections.abc import Iterator
+from typing import Protocol
 
 try:
     import fcntl
@@ -123,3 +125,24 @@ def hold_lock(path: str) -> Iterator[None]:
         yield
     finally:
         os.close(fd)
+
+
+class Resettable(Protocol):
+    """An object with locks or threads, which do not survive a fork."""
+
+    def _reset(self) -> None:
+        """Return to the initial state: pending work belongs to the parent process."""
+
+
+def reset_after_fork(each: Resettable) -> None:
+    """Call `_reset` of an object in every forked process. Holds only a weak reference."""
+    _registered.add(each)
+
+
+def _reset_registered() -> None:
+    for each in list(_registered):
+        each._reset()
+
+
+_registered: weakref.WeakSet[Resettable] = weakref.WeakSet()
+os.register_at_fork(after_in_child=_reset_registered)
