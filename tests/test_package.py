@@ -15,6 +15,7 @@ import logax
 import logax.loggers
 import logax.loop
 import logax.storage
+import public_api
 
 ROOT = Path(__file__).resolve().parent.parent
 OPTIONAL = {
@@ -167,3 +168,9 @@ def test_no_tracked_file_names_a_registry_or_somebodys_home() -> None:
 def test_no_tracked_file_is_larger_than_a_megabyte() -> None:
     large = [str(path.relative_to(ROOT)) for path in tracked_files() if path.stat().st_size > 1e6]
     assert large == []
+
+
+def test_the_public_names_and_signatures_are_those_on_record() -> None:
+    """After an intended change, run `python tools/public_api.py`."""
+    recorded = (ROOT / "tests" / "public_api.txt").read_text()
+    assert public_api.describe_package().splitlines() == recorded.splitlines()
