@@ -376,7 +376,7 @@ def test_an_unknown_reduction_is_refused_with_those_there_are(reduce: Any, recei
     assert_says(message, f"`reduce` takes {known}", "`Reducer`", received)
 
 
-@pytest.mark.parametrize("name", ["argnames", "tags"])
+@pytest.mark.parametrize("name", ["keys", "tags"])
 @pytest.mark.parametrize("value", [3, [3]])
 def test_names_and_tags_are_strings(name: str, value: Any) -> None:
     message = message_of(TypeError, lambda: logax.spool(counting, **{name: value}))
@@ -386,8 +386,8 @@ def test_names_and_tags_are_strings(name: str, value: Any) -> None:
 @pytest.mark.parametrize(
     ("option", "value", "unknown"),
     [
-        ("argnames", "los", "los"),
-        ("argnames", ["loss", "gard/*"], "gard/*"),
+        ("keys", "los", "los"),
+        ("keys", ["loss", "gard/*"], "gard/*"),
         ("reduce", {"los": "mean"}, "los"),
         ("capacity", {"gard/*": 3}, "gard/*"),
     ],

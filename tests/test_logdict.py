@@ -357,7 +357,7 @@ def test_filter_takes_a_predicate_of_keys_and_values() -> None:
     assert small.site["loss"] == ("train.py:12",)
     assert logs.filter(lambda key, _: key.startswith("g"))["grad"]["b"].tolist() == [0, 1, 2, 3]
     assert logs.filter(lambda key, _: False) == logdict()
-    with pytest.raises(TypeError, match=r"`logs\.filter` takes .*argnames.* and got 3"):
+    with pytest.raises(TypeError, match=r"`logs\.filter` takes .*keys.* and got 3"):
         logs.filter(3)  # type: ignore[arg-type]
 
 

@@ -18,6 +18,7 @@ _NOBODY = 65534
 _TRY = """
     import json, os, sys
     import logax.loggers as loggers
+    from logax.loggers import *  # while all may be read
     import tensorboardX.proto.event_pb2, tensorboardX.summary, tensorboardX.record_writer
 
     root = os.geteuid() == 0

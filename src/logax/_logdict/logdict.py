@@ -259,20 +259,20 @@ class logdict(RecordTable):
                 raise
         return self._with_records(records)
 
-    def filter(self, argnames: str | Iterable[str] | Callable[[str, Tree], Any]) -> logdict:
+    def filter(self, keys: str | Iterable[str] | Callable[[str, Tree], Any]) -> logdict:
         """Keep the keys and leaves that match names or patterns, or keys that a predicate accepts.
 
         Args:
-          argnames: Names or glob patterns, or a function of a key and its value. A pattern that
+          keys: Names or glob patterns, or a function of a key and its value. A pattern that
             matches a key keeps its whole value. A pattern that matches the name of a leaf, such as
             `grad/*/weight`, keeps that leaf; the other leaves of the key become None. A function
             returns whether to keep the key.
         """
         records = self._records()
-        if callable(argnames):
-            chosen = {key: x for key, x in records.items() if argnames(key, x.value)}
+        if callable(keys):
+            chosen = {key: x for key, x in records.items() if keys(key, x.value)}
             return self._with_records(chosen)
-        patterns = validate_names("argnames", argnames, "`logs.filter`") or ()
+        patterns = validate_names("keys", keys, "`logs.filter`") or ()
         kept = {}
         for key, column in records.items():
             if not matches(key, patterns):
