@@ -73,11 +73,11 @@ class Ends(logax.RecordReducer):
 
     rows = 2
 
-    def start(self, like: logax.Record) -> Any:
+    def start(self, like: logax.RecordArrays) -> Any:
         zeros = jax.tree.map(lambda x: jnp.zeros((2, *x.shape), x.dtype), like)
         return zeros, jnp.zeros((), jnp.int32)
 
-    def step(self, state: Any, record: logax.Record) -> Any:
+    def step(self, state: Any, record: logax.RecordArrays) -> Any:
         kept, count = state
         at = jnp.minimum(count, 1)
         return jax.tree.map(lambda k, x: k.at[at].set(x), kept, record), count + 1

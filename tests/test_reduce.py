@@ -148,14 +148,14 @@ def test_prng_keys_can_be_chosen_and_counted_but_not_computed_with(how: str) -> 
 
 def test_the_spread_of_millions_keeps_its_digits() -> None:
     reducer = as_reducer("std")
-    state = reducer.start(logax.Record(jax.ShapeDtypeStruct((), jnp.float32), {}))
+    state = reducer.start(logax.RecordArrays(jax.ShapeDtypeStruct((), jnp.float32), {}))
     step, merge = jax.jit(reducer.step), jax.jit(reducer.merge)
     for value in (1.0, 3.0):
-        state = step(state, logax.Record(jnp.float32(value), {}))
+        state = step(state, logax.RecordArrays(jnp.float32(value), {}))
     for _ in range(25):  # as if each had come 33 million times
         state = merge(state, state)
     for _ in range(3):
-        state = step(state, logax.Record(jnp.float32(2.0), {}))
+        state = step(state, logax.RecordArrays(jnp.float32(2.0), {}))
     record, _ = reducer.finish(state)
     np.testing.assert_allclose(record.value, [1.0], rtol=1e-6)
 
@@ -170,7 +170,7 @@ def test_merging_two_states_is_stepping_through_all_records(how: Any) -> None:
     reducer = as_reducer(how)
     names = ["float32", "int8", "bfloat16", "nan", "bool", "pytree"]
     values = jax.tree.map(jnp.asarray, {name: COLUMNS[name] for name in names})
-    records = logax.Record(values, {"step": jnp.arange(10, 10 + ROWS)})
+    records = logax.RecordArrays(values, {"step": jnp.arange(10, 10 + ROWS)})
     like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), records)
 
     @jax.jit

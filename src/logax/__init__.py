@@ -30,7 +30,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "logax._log": ("log",),
         "logax._logdict.logdict": ("concat", "logdict", "stepdict"),
         "logax._media": ("Histogram", "HistogramBins", "Image", "ImagePixels"),
-        "logax._reducers": ("FirstNonFinite", "Record", "RecordReducer", "Reducer"),
+        "logax._reducers": ("FirstNonFinite", "RecordArrays", "RecordReducer", "Reducer"),
         "logax._runs.errors": ("DamageWarning", "RunsError"),
         "logax._runs.run": ("Run",),
         "logax._runs.runs": ("Runs", "load"),

@@ -16,7 +16,7 @@ from logax._media import HistogramBins as HistogramBins
 from logax._media import Image as Image
 from logax._media import ImagePixels as ImagePixels
 from logax._reducers import FirstNonFinite as FirstNonFinite
-from logax._reducers import Record as Record
+from logax._reducers import RecordArrays as RecordArrays
 from logax._reducers import RecordReducer as RecordReducer
 from logax._reducers import Reducer as Reducer
 from logax._runs.errors import DamageWarning as DamageWarning
@@ -48,7 +48,7 @@ __all__ = [
     "LoggingFrequency",
     "OnSteps",
     "Once",
-    "Record",
+    "RecordArrays",
     "RecordReducer",
     "Reducer",
     "Run",

@@ -23,7 +23,7 @@ from logax._compat import Array, Tree
 from logax._support.validation import validate_minimum
 
 
-class Record(NamedTuple):
+class RecordArrays(NamedTuple):
     """One logged value with its steps, as the methods of a `RecordReducer` receive it.
 
     Its arrays are traced, inside the program. `logax.record` is another class: the dictionary of
@@ -83,7 +83,7 @@ class Reducer:
 class RecordReducer:
     """Base class of reducers that select records: they see steps and may keep several records.
 
-    The methods are those of `Reducer`, with a `Record` instead of a value.
+    The methods are those of `Reducer`, with a `RecordArrays` instead of a value.
 
     Attributes:
       rows: Maximum number of records that are kept.
@@ -91,7 +91,7 @@ class RecordReducer:
 
     rows: int = 1
 
-    def start(self, like: Record) -> Tree:
+    def start(self, like: RecordArrays) -> Tree:
         """Return the state before the first record.
 
         Args:
@@ -99,7 +99,7 @@ class RecordReducer:
         """
         raise NotImplementedError(f"`{type(self).__name__}` lacks the method `start`.")
 
-    def step(self, state: Tree, record: Record) -> Tree:
+    def step(self, state: Tree, record: RecordArrays) -> Tree:
         """Return the state after one more record."""
         raise NotImplementedError(f"`{type(self).__name__}` lacks the method `step`.")
 
@@ -107,12 +107,12 @@ class RecordReducer:
         """Combine two states into one. The records of `first` precede those of `second`."""
         raise NotImplementedError(f"`{type(self).__name__}` lacks the method `merge`.")
 
-    def finish(self, state: Tree) -> tuple[Record, Array | None]:
+    def finish(self, state: Tree) -> tuple[RecordArrays, Array | None]:
         """Return the kept records and their number.
 
         Returns:
-          A `Record` whose arrays have a leading axis of length `rows`, and the number of leading
-          rows that are real. None stands for 1 if there was any record, else 0.
+          A `RecordArrays` whose arrays have a leading axis of length `rows`, and the number of
+          leading rows that are real. None stands for 1 if there was any record, else 0.
         """
         raise NotImplementedError(f"`{type(self).__name__}` lacks the method `finish`.")
 
@@ -141,11 +141,11 @@ class FirstNonFinite(RecordReducer):
     def __hash__(self) -> int:
         return hash((FirstNonFinite, self.rows))
 
-    def start(self, like: Record) -> Tree:
+    def start(self, like: RecordArrays) -> Tree:
         rows = jax.tree.map(lambda x: jnp.zeros((self.rows, *x.shape), x.dtype), like)
         return rows, jnp.zeros((), jnp.int32), jnp.zeros((), bool)
 
-    def step(self, state: Tree, record: Record) -> Tree:
+    def step(self, state: Tree, record: RecordArrays) -> Tree:
         rows, filled, found = state
         bad = [
             ~jnp.isfinite(x).all() for x in jax.tree.leaves(record.value) if _can_be_nonfinite(x)
@@ -172,7 +172,7 @@ class FirstNonFinite(RecordReducer):
         new = (jax.tree.map(join, rows, later), jnp.minimum(filled + more, self.rows), second[2])
         return _select(found, first, new)
 
-    def finish(self, state: Tree) -> tuple[Record, Array | None]:
+    def finish(self, state: Tree) -> tuple[RecordArrays, Array | None]:
         rows, filled, found = state
         kept = jnp.where(found, filled, 0)
         real = jnp.arange(self.rows) < kept
@@ -295,17 +295,17 @@ class _FirstOrLast(RecordReducer):
     def __init__(self, first: bool) -> None:
         self._first = first
 
-    def start(self, like: Record) -> Tree:
+    def start(self, like: RecordArrays) -> Tree:
         return jnp.zeros((), bool), _zeros_like(like)
 
-    def step(self, state: Tree, record: Record) -> Tree:
+    def step(self, state: Tree, record: RecordArrays) -> Tree:
         return self.merge(state, (jnp.ones((), bool), record))
 
     def merge(self, first: Tree, second: Tree) -> Tree:
         keep = first[0] if self._first else ~second[0]
         return first[0] | second[0], _select(keep, first[1], second[1])
 
-    def finish(self, state: Tree) -> tuple[Record, Array | None]:
+    def finish(self, state: Tree) -> tuple[RecordArrays, Array | None]:
         return _add_record_axis(state[1]), None
 
 
@@ -315,22 +315,22 @@ class ReducerAdapter(RecordReducer):
     def __init__(self, reducer: Reducer) -> None:
         self.reducer = reducer
 
-    def start(self, like: Record) -> Tree:
-        return self.reducer.start(like.value), _LAST.start(Record(None, like.steps))
+    def start(self, like: RecordArrays) -> Tree:
+        return self.reducer.start(like.value), _LAST.start(RecordArrays(None, like.steps))
 
-    def step(self, state: Tree, record: Record) -> Tree:
+    def step(self, state: Tree, record: RecordArrays) -> Tree:
         value, steps = state
-        steps = _LAST.step(steps, Record(None, record.steps))
+        steps = _LAST.step(steps, RecordArrays(None, record.steps))
         return self.reducer.step(value, record.value), steps
 
     def merge(self, first: Tree, second: Tree) -> Tree:
         value = self.reducer.merge(first[0], second[0])
         return value, _LAST.merge(first[1], second[1])
 
-    def finish(self, state: Tree) -> tuple[Record, Array | None]:
+    def finish(self, state: Tree) -> tuple[RecordArrays, Array | None]:
         steps, count = _LAST.finish(state[1])
         value = jax.tree.map(lambda x: jnp.asarray(x)[None], self.reducer.finish(state[0]))
-        return Record(value, steps.steps), count
+        return RecordArrays(value, steps.steps), count
 
 
 _SUM = Sum()

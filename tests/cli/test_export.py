@@ -95,7 +95,7 @@ def test_npz_holds_lanes_and_how_many_records_each_has(
     logs = logax.logdict(
         {"x": np.array([[1, 2], [3, 4]])}, count={"x": np.array([2, 1])}, rank={"x": 0}
     )
-    path = saved(logs, lanes="together")
+    path = saved(logs, lanes="batch")
     call("export", "last", "--to", "npz", "-o", tmp_path / "x.npz", "--path", path)
     with np.load(tmp_path / "x.npz") as found:
         assert sorted(found) == ["x", "x#count"]
@@ -475,7 +475,7 @@ def test_a_key_that_none_of_several_runs_has_is_told(call: Call, store: Path) ->
 
 def test_lanes_are_a_column_of_csv(call: Call, saved: Callable[..., Path]) -> None:
     logs = logax.logdict({"x": np.arange(4).reshape(2, 1, 2)}, rank={"x": 0})
-    path = saved(logs, lanes="together")
+    path = saved(logs, lanes="batch")
     ended = call("export", "last", "--to", "csv", "--path", path)
     assert ended.lines == ["lane,x", '"[0, 0]",0', '"[1, 0]",2', '"[0, 0]",1', '"[1, 0]",3']
 

@@ -106,7 +106,7 @@ def test_lanes_of_one_run_are_drawn_each(
     call: Call, saved: Callable[..., Path], tmp_path: Path, drawn: list[Any]
 ) -> None:
     logs = logax.logdict({"x": np.arange(14.0).reshape(7, 2)}, rank={"x": 0})
-    path = saved(logs, lanes="together")
+    path = saved(logs, lanes="batch")
     call("plot", "last", "x", "-o", tmp_path / "a.svg", "--path", path)
     assert curves_of(drawn[0].axes[0]) == {"mean of 7": ([0.0, 1.0], [6.0, 7.0])}
 
@@ -116,7 +116,7 @@ def test_a_key_without_records_is_an_empty_curve(
 ) -> None:
     path = saved({"x": np.zeros((0, 2))}, name="plain")
     logs = logax.logdict({"x": np.zeros((2, 0))}, rank={"x": 0})
-    saved(logs, name="lanes", lanes="together")
+    saved(logs, name="lanes", lanes="batch")
     for run in ("plain", "lanes"):
         file = tmp_path / f"{run}.svg"
         assert call("plot", run, "x", "-o", file, "--path", path) == (0, "", "")

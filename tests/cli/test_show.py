@@ -214,14 +214,14 @@ def test_everything_that_can_be_logged_can_be_shown(call: Call, saved: Callable[
 
 def test_lanes_that_agree_are_not_said_to_spread(call: Call, saved: Callable[..., Path]) -> None:
     logs = logax.logdict({"x": np.full((3, 2), 0.1)}, rank={"x": 0})
-    ended = call("show", "last", "x", "--path", saved(logs, lanes="together"))
+    ended = call("show", "last", "x", "--path", saved(logs, lanes="batch"))
     row = next(line for line in ended.lines if line.startswith("x "))
     assert row.split()[:7] == ["x", "3", "lanes:", "6", "0.1", "±", "0"]
 
 
 def test_lanes_of_one_run_are_taken_together(call: Call, saved: Callable[..., Path]) -> None:
     logs = logax.logdict({"x": np.array([[1.0, 2.0], [3.0, 6.0]])}, rank={"x": 0})
-    path = saved(logs, lanes="together")
+    path = saved(logs, lanes="batch")
     ended = call("show", "last", "x", "--path", path)
     row = next(line for line in ended.lines if line.startswith("x "))
     assert row == "x    2 lanes: 4  4 ± 2    1    6  ▁█"
@@ -296,7 +296,7 @@ def test_keys_of_all_kinds_have_a_line(call: Call, saved: Callable[..., Path]) -
         },
         rank={"lanes": 0, "keys": 0, "e\u0301": 0},
     )
-    path = saved(logs, lanes="together")
+    path = saved(logs, lanes="batch")
     assert call("show", "last", "--no-plot", "--path", path).lines[-4:] == [
         "key       records   last  min  max  nonfinite",
         "lanes  2 lanes: 4    nan    1    2          2  ▅!",
@@ -318,7 +318,7 @@ def test_a_key_of_lanes_without_records_has_a_line(call: Call, saved: Callable[.
         steps={"step": {"none": np.zeros((3, 0), np.int32)}},
         rank={"none": 0, "vectors": 1, "x": 0},
     )
-    path = saved(logs, lanes="together")
+    path = saved(logs, lanes="batch")
     assert call("show", "last", "--no-plot", "--path", path).lines[-4:] == [
         "key         records   last  min  max",
         "none     3 lanes: 0",

@@ -102,7 +102,7 @@ def test_lanes_have_lines_of_their_own(call: Call, saved: Callable[..., Path]) -
         count={"x": np.array([2, 1])},
         rank={"x": 0},
     )
-    path = saved(logs, lanes="together")
+    path = saved(logs, lanes="batch")
     assert call("tail", "last", "--path", path).lines == [
         "lane 0  step 0  x 1",
         "lane 1  step 0  x 3",
@@ -117,7 +117,7 @@ def test_lanes_of_values_without_elements_have_lines(
         {"none": np.zeros((2, 0)), "void": np.zeros((2, 1, 0)), "x": np.ones((2, 1))},
         rank={"none": 0, "void": 1, "x": 0},
     )
-    path = saved(logs, lanes="together")
+    path = saved(logs, lanes="batch")
     assert call("tail", "last", "--path", path).lines == [
         "lane 0  void []  x 1",
         "lane 1  void []  x 1",

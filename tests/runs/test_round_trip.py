@@ -414,7 +414,7 @@ def test_save_keeps_a_logdict_as_it_is(tmp_path: Path) -> None:
     assert [*run.logs.site.items()] == [*logs.site.items()]
 
 
-@pytest.mark.parametrize("lanes", ["split", "group", "together"])
+@pytest.mark.parametrize("lanes", ["split", "group", "batch"])
 def test_save_of_lanes_makes_a_run_of_each_or_one_that_has_them(tmp_path: Path, lanes: str) -> None:
     data = np.arange(24.0).reshape(2, 3, 4)
     count = np.array([[4, 2, 0], [1, 4, 3]], np.int32)
@@ -424,7 +424,7 @@ def test_save_of_lanes_makes_a_run_of_each_or_one_that_has_them(tmp_path: Path, 
     ) | logax.logdict({"common": np.arange(2)})
     ids = logax.save(logs, tmp_path, lanes=lanes, config={"seed": 1})
     runs = logax.load(tmp_path)
-    if lanes == "together":
+    if lanes == "batch":
         run = runs[ids]
         assert run.logs.filter("x") == logs.filter("x")
         assert run["common"].shape == (2, 3, 2)

@@ -44,7 +44,7 @@ from logax._harvest.walker import walk
 from logax._log_spec import LogSpec, flatten_value
 from logax._logdict.logdict import logdict, matches
 from logax._logdict.records import KeyRecords
-from logax._reducers import Record, RecordReducer, as_reducer, is_arithmetic
+from logax._reducers import RecordArrays, RecordReducer, as_reducer, is_arithmetic
 from logax._support.arrays import record_ndim
 from logax._support.validation import validate_names, validate_positive
 
@@ -267,7 +267,7 @@ def _validate_shards(tally: Tally, reducer: RecordReducer) -> None:
     if not tally.shards:
         return
     one = tally.without_shards()
-    like = Record(value_of(one, one.leaves), dict(one.steps))
+    like = RecordArrays(value_of(one, one.leaves), dict(one.steps))
     _, count = jax.eval_shape(lambda: reducer.finish(reducer.start(like)))
     if count is not None:
         raise uneven_shards_error(tally)

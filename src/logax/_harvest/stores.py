@@ -27,7 +27,7 @@ from logax._harvest.blocks import (
     value_of,
 )
 from logax._harvest.census import Tally
-from logax._reducers import Record, RecordReducer, unwrap_reducer
+from logax._reducers import RecordArrays, RecordReducer, unwrap_reducer
 from logax._support.messages import add_note
 
 
@@ -139,7 +139,7 @@ class Reduction:
         self._tally, self._reducer, self._interval = tally, reducer, interval
 
     def start(self) -> Tree:
-        like = Record(value_of(self._tally, self._tally.leaves), dict(self._tally.steps))
+        like = RecordArrays(value_of(self._tally, self._tally.leaves), dict(self._tally.steps))
         with self._name_key_in_errors():
             first = self._reducer.start(like)
             for leaf in jax.tree.leaves(first):
@@ -178,7 +178,7 @@ class Reduction:
         folded, seen = state
         value = value_of(self._tally, record.leaves)
         with self._name_key_in_errors():
-            new = self._reducer.step(folded, Record(value, record.steps))
+            new = self._reducer.step(folded, RecordArrays(value, record.steps))
             _check_same_types(folded, new, unwrap_reducer(self._reducer))
         due = record.valid
         if self._interval > 1:

@@ -20,7 +20,7 @@ import numpy as np
 
 from logax._compat import Array, Tree
 from logax._logdict.records import ColumnCache, KeyRecords
-from logax._reducers import Record, ReducerAdapter, as_reducer
+from logax._reducers import RecordArrays, ReducerAdapter, as_reducer
 from logax._support.arrays import array_module, is_concrete, is_key_array, padding_row, record_ndim
 
 ReducedRecords = tuple[Tree, dict[str, Array], Array | None]
@@ -137,7 +137,7 @@ def _fold_jitted(
 
 
 def _fold(how: Any, values: Tree, steps: dict[str, Array], count: Array | None) -> ReducedRecords:
-    reducer, records = as_reducer(how), Record(values, steps)
+    reducer, records = as_reducer(how), RecordArrays(values, steps)
     rows = len(jax.tree.leaves(records)[0])
     pieces = math.isqrt(rows)
     size = -(-rows // pieces)
@@ -159,7 +159,7 @@ def _fold(how: Any, values: Tree, steps: dict[str, Array], count: Array | None) 
 
         return body
 
-    def fold(piece: Record, is_real: Array) -> Tree:
+    def fold(piece: RecordArrays, is_real: Array) -> Tree:
         return jax.lax.scan(ignore_padding(reducer.step), start, (piece, is_real))[0]
 
     states = jax.vmap(fold)(jax.tree.map(split, records), real)

@@ -26,7 +26,7 @@ from logax._support.files import make_writable_folder
 from logax._support.messages import describe_value
 from logax._support.validation import validate_choice
 
-_LANES = ("split", "group", "together")
+_LANES = ("split", "group", "batch")
 _MODES = ("a", "w", "x")
 
 
@@ -56,7 +56,7 @@ def save(
         `sweep-2`. By default the id is the name.
       config: Mapping or dataclass of strings, numbers and arrays, nested in any way.
       lanes: Treatment of a logdict with lanes. "split" writes a run for each lane, "group" does the
-        same and gives these runs a common group, "together" writes one run that has lanes.
+        same and gives these runs a common group, "batch" writes one run that has lanes.
       mode: "a" adds to the runs in the folder. "w" replaces them: as soon as the new file is
         complete, all other files of runs in the folder are deleted. "x" raises an error if the
         folder has runs.
@@ -94,9 +94,9 @@ def save(
                 f"`logax.save` cannot replace the runs in {folder}: a process still writes {file}. "
                 'Close its logger first, or write `mode="a"`.'
             )
-    several = shape if lanes != "together" else ()
+    several = shape if lanes != "batch" else ()
     runs = _new_runs(name, given, several, is_grouped=lanes == "group")
-    if lanes == "together":
+    if lanes == "batch":
         streams = tuple(Stream(runs[0], lane) for lane in np.ndindex(shape))
     else:
         streams = tuple(Stream(run) for run in runs)
