@@ -209,7 +209,7 @@ def begin_binding(bind: Bind) -> Callable[[], None]:
     return end
 
 
-def is_logging_enabled() -> bool:
+def are_logs_bound() -> bool:
     """Return whether a `log` called on this thread would be bound."""
     return _binding.value is not None
 

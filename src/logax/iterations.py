@@ -61,7 +61,7 @@ from logax._iteration_lines import (
     ValueType,
     validate_reasons,
 )
-from logax._log import is_logging_enabled, log
+from logax._log import are_logs_bound, log
 from logax._log_spec import LogSpec, single_array_spec
 from logax._support.arrays import copy_arrays
 from logax._support.messages import caller_location, describe_error, describe_value
@@ -106,7 +106,7 @@ def log_iteration_async(
         warn_of_misspelling("`log_iteration_async`, among its fields,", fields, _OPTIONS)
     iteration = _as_integer(iteration)
     own = _without_none({"cost": cost, "gradient_norm": gradient_norm})
-    if is_logging_enabled():
+    if are_logs_bound():
         log({**own, **fields}, tags="iteration", step=iteration)
     if type(verbose) is not int or verbose != 0:
         message = "" if message is None else message

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from logax._cli.show import curve
+from logax._cli.show import draw_terminal_curve as curve
 from logax._support.formatting import ASCII, UNICODE
 
 

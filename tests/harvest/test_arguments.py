@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import logax
-from logax._harvest.arguments import StaticValue
+from logax._harvest.static_arguments import StaticValue
 
 X = np.arange(1.0, 4.0, dtype=np.float32)
 

@@ -14,7 +14,7 @@ import pytest
 from jax import lax
 
 import logax
-from logax._log import is_logging_enabled
+from logax._log import are_logs_bound
 from slow_cases import slow_but
 
 pytestmark = pytest.mark.usefixtures("optimized")
@@ -189,7 +189,7 @@ def test_an_error_of_the_harvest_leaves_the_function_as_it_was(
     ):
         with pytest.raises(error, match=r"test_harmless\.py:\d+"):
             harvested(X)
-        assert not is_logging_enabled()
+        assert not are_logs_bound()
     np.testing.assert_array_equal(function(X), before[0])
     assert jax.jit(function).lower(X).as_text() == before[1]
 
@@ -206,7 +206,7 @@ def test_an_error_of_the_function_passes_through_and_leaves_it_as_it_was() -> No
     ):
         with pytest.raises(RefusedError):
             harvested(X)
-        assert not is_logging_enabled()
+        assert not are_logs_bound()
     fails.clear()
     spool_it(function)
     spool_its_gradient(function)

@@ -127,7 +127,7 @@ def _order_records(batches: Sequence[RecordBatch]) -> list[RecordPosition]:
     ]
     known = np.sort(np.concatenate([x for x in reached if x is not None]))
     x = np.concatenate(
-        [_spread_evenly(batch, known) if own is None else own
+        [_spread_over_known_x(batch, known) if own is None else own
          for batch, own in zip(batches, reached, strict=True)]
     )  # fmt: skip
     lane = np.concatenate([np.nonzero(batch.real)[0] for batch in batches])
@@ -158,7 +158,7 @@ def _running_maximum(batch: RecordBatch, axis: str | None) -> Array:
     return found
 
 
-def _spread_evenly(batch: RecordBatch, known: Array) -> Array:
+def _spread_over_known_x(batch: RecordBatch, known: Array) -> Array:
     """Spread records evenly over known values of another x-axis, and end at the last one."""
     count = batch.real.sum(axis=1, keepdims=True)
     share = np.cumsum(batch.real, axis=1) / np.maximum(count, 1)

@@ -49,7 +49,7 @@ _BITS = np.array(
 _BRAILLE = 0x2800
 
 
-def curve(
+def draw_terminal_curve(
     title: str, x: Array, y: Array, axis: str, columns: int, rows: int, signs: Glyphs
 ) -> list[str]:
     """Return the lines of a curve with title and axes; [] if no point is finite.
@@ -237,7 +237,7 @@ def _write_curves(logged: list[LoggedColumn], are_chosen: bool) -> None:
             continue
         axis, x = column.axis()
         what = _title(column)
-        drawn = curve(
+        drawn = draw_terminal_curve(
             what,
             _lane_mean(x),
             _lane_mean(numbers),

@@ -8,10 +8,10 @@
 | `rules` | one rule per primitive that can contain a log |
 | `unvmap` | predicates that a library reduces over lanes, computed for one lane |
 | `census` | the keys that a program logs, their counts and shapes, before it runs |
-| `blocks`, `stores` | records inside the program: as results, or in state of constant size |
+| `record_blocks`, `stores` | records inside the program: as results, or in state of constant size |
 | `selection` | selection of logs by name and tag, and warnings about what it misses |
 | `streaming`, `stream_plan` | the harvest behind `tap`, and its plan: buffers and streams |
-| `call`, `arguments`, `program_cache` | calls, static arguments and compiled programs |
+| `call`, `static_arguments`, `program_cache` | calls, static arguments and compiled programs |
 | `tracing` | tracing of a function for a harvest |
 | `nnx` | arguments with reference semantics: flax nnx objects |
 """

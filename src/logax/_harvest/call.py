@@ -28,14 +28,14 @@ from logax._compat import Array, Tree
 from logax._delivery.calls import BlockSize
 from logax._delivery.worker import worker
 from logax._harvest import nnx as references
-from logax._harvest.arguments import (
+from logax._harvest.program_cache import programs_of, weak_reference
+from logax._harvest.static_arguments import (
     ArgumentSet,
     StaticValue,
     is_traced_by_default,
     module_mask,
     resolve_static_arguments,
 )
-from logax._harvest.program_cache import programs_of, weak_reference
 from logax._harvest.tracing import CallTicket, HarvestCall, Harvester, run_harvest
 from logax._support.messages import describe_value
 
@@ -243,7 +243,7 @@ class HarvestedFunction:
     def _call_with_references(self, inputs: Tree) -> Any:
         """Call with objects that are updated in place."""
         static = self._static.mask(inputs, len(self._owner))
-        return references.call_functional(inputs, self._functional(), static)
+        return references.call_and_update_objects(inputs, self._functional(), static)
 
     def _functional(self) -> Callable[..., Any]:
         """Return the same harvest of the function without reference semantics."""
@@ -284,7 +284,7 @@ def _run_numbered(program: _Program, ticket: CallTicket, leaves: Sequence[Any]) 
             raise KeyboardInterrupt from error
         raise
     if type(result) is SilentResult:
-        ticket.forget(number)
+        ticket.mark_silent(number)
         return result.result
     ticket.mark_started(number, result)
     return result

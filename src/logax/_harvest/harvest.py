@@ -28,8 +28,8 @@ import jax
 
 from logax import _compat
 from logax._compat import Array, Equation, Jaxpr, Tree
-from logax._harvest.blocks import Block, join_blocks
 from logax._harvest.census import Census, census_of_sequence
+from logax._harvest.record_blocks import Block, join_blocks
 from logax._harvest.stores import Store
 from logax._log import enable_logs, log_p, rebind_log
 from logax._log_spec import LogSpec
@@ -48,6 +48,8 @@ class Rule(NamedTuple):
 
 
 RULES: dict[str, Rule] = {}
+INLINE_CALLS = ("closed_call", "core_call", "eval_jaxpr")
+"""Primitives that run one jaxpr once and have no parameters to keep."""
 Blocks = dict[str, Block]
 
 

@@ -26,7 +26,7 @@ def has_references(inputs: Tree) -> bool:
     return nnx is not None and bool(_references(inputs, nnx))
 
 
-def call_functional(inputs: Tree, pure: Callable[..., Any], static: Sequence[bool]) -> Any:
+def call_and_update_objects(inputs: Tree, pure: Callable[..., Any], static: Sequence[bool]) -> Any:
     """Call a function of `make_functional`, and update the objects in place."""
     nnx = sys.modules["flax.nnx"]
     result = pure(*nnx.split(_with_arrays(inputs, nnx, static)))

@@ -23,21 +23,21 @@ from logax._compat import Array, Equation, Tree, replicate_like
 from logax._delivery.calls import receive_whole_call, send_records
 from logax._delivery.emit import lane_marker
 from logax._delivery.packet import Packet, SiteRows
-from logax._harvest.arguments import StaticValue
-from logax._harvest.blocks import (
+from logax._harvest.call import HarvestedFunction
+from logax._harvest.census import Census, Tally, census_of_entries
+from logax._harvest.harvest import Frame, Harvest
+from logax._harvest.record_blocks import (
     Block,
     LogGroup,
     StackedRecords,
     compact_records,
     group_keys,
     stop_gradient,
-    value_of,
+    unflatten_value,
 )
-from logax._harvest.call import HarvestedFunction
-from logax._harvest.census import Census, Tally, census_of_entries
-from logax._harvest.harvest import Frame, Harvest
 from logax._harvest.rules.shard_map import uneven_shards_error
 from logax._harvest.selection import Names, SeenLogs, Selection, pass_to_outer
+from logax._harvest.static_arguments import StaticValue
 from logax._harvest.stores import Reduction, Ring, Store, finish_store, start_store
 from logax._harvest.tracing import Harvester, TracedFunction
 from logax._harvest.walker import walk
@@ -267,7 +267,7 @@ def _validate_shards(tally: Tally, reducer: RecordReducer) -> None:
     if not tally.shards:
         return
     one = tally.without_shards()
-    like = RecordArrays(value_of(one, one.leaves), dict(one.steps))
+    like = RecordArrays(unflatten_value(one, one.leaves), dict(one.steps))
     _, count = jax.eval_shape(lambda: reducer.finish(reducer.start(like)))
     if count is not None:
         raise uneven_shards_error(tally)

@@ -18,15 +18,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from logax._compat import Array, Tree, make_varying, reshard_like
-from logax._harvest.blocks import (
+from logax._harvest.census import Tally
+from logax._harvest.record_blocks import (
     Block,
     StackedRecords,
     conform_block,
     number_rows,
     rows_like,
-    value_of,
+    unflatten_value,
 )
-from logax._harvest.census import Tally
 from logax._reducers import RecordArrays, RecordReducer, unwrap_reducer
 from logax._support.messages import add_note
 
@@ -127,7 +127,7 @@ class Ring:
             oldest = jnp.where(count > self.rows, count % max(self.rows, 1), 0)
             leaves, steps = jax.tree.map(lambda r: jnp.roll(r, -oldest, 0), (leaves, steps))
         certain = tally.is_exact and not self._overflows() and leaves
-        return StackedRecords(value_of(tally, leaves), steps, None if certain else count)
+        return StackedRecords(unflatten_value(tally, leaves), steps, None if certain else count)
 
 
 class Reduction:
@@ -139,7 +139,9 @@ class Reduction:
         self._tally, self._reducer, self._interval = tally, reducer, interval
 
     def start(self) -> Tree:
-        like = RecordArrays(value_of(self._tally, self._tally.leaves), dict(self._tally.steps))
+        like = RecordArrays(
+            unflatten_value(self._tally, self._tally.leaves), dict(self._tally.steps)
+        )
         with self._name_key_in_errors():
             first = self._reducer.start(like)
             for leaf in jax.tree.leaves(first):
@@ -176,10 +178,10 @@ class Reduction:
 
     def _fold(self, state: Tree, record: Block) -> Tree:
         folded, seen = state
-        value = value_of(self._tally, record.leaves)
+        value = unflatten_value(self._tally, record.leaves)
         with self._name_key_in_errors():
             new = self._reducer.step(folded, RecordArrays(value, record.steps))
-            _check_same_types(folded, new, unwrap_reducer(self._reducer))
+            _check_reducer_state(folded, new, unwrap_reducer(self._reducer))
         due = record.valid
         if self._interval > 1:
             on_time = seen % self._interval == 0
@@ -217,7 +219,7 @@ def finish_store(store: Store, state: Tree, shards: Sequence[int]) -> StackedRec
     )
 
 
-def _check_same_types(old: Tree, new: Tree, reducer: Any) -> None:
+def _check_reducer_state(old: Tree, new: Tree, reducer: Any) -> None:
     def types(tree: Tree) -> tuple[Any, list[str]]:
         leaves, structure = jax.tree.flatten(tree)
         return structure, [f"{jnp.result_type(x).name}{list(jnp.shape(x))}" for x in leaves]

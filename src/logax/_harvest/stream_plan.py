@@ -21,8 +21,8 @@ import jax.numpy as jnp
 from logax._compat import Array, Tree
 from logax._delivery.calls import MAX_BLOCK_RECORDS
 from logax._delivery.packet import RecordStream, Site
-from logax._harvest.blocks import Block
 from logax._harvest.census import Census, Tally
+from logax._harvest.record_blocks import Block
 from logax._harvest.stores import Ring, start_store
 from logax._log_spec import LogSpec
 

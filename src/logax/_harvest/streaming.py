@@ -28,9 +28,9 @@ from logax._delivery.calls import receive_block, receive_packet
 from logax._delivery.emit import emit
 from logax._delivery.packet import PacketSchema, SiteRows
 from logax._delivery.worker import worker
-from logax._harvest.blocks import Block, stop_gradient
 from logax._harvest.census import Census, Tally, census_of_entries
 from logax._harvest.harvest import Frame, Harvest
+from logax._harvest.record_blocks import Block, stop_gradient
 from logax._harvest.rules.control_flow import any_lane_p
 from logax._harvest.selection import LogPart, SeenLogs, Selection, pass_to_outer
 from logax._harvest.stream_plan import (
@@ -119,7 +119,7 @@ class TapHarvest(Harvest):
             (tally,) = census_of_entries(
                 [_merge_entries(own_spec)], own_spec, part.flat_operands()
             ).values()
-            self._validate_size(own_spec, tally)
+            self._check_record_fits_queue(own_spec, tally)
             steps = {**tally.steps, POSITION: jax.ShapeDtypeStruct((), jnp.int32)}
             if self.options.interval > 1:
                 tally = tally.conditional()
@@ -136,7 +136,7 @@ class TapHarvest(Harvest):
             site = (part.to_spec(), *((x.shape, x.dtype) for x in part.flat_operands()))
             yield self._names.setdefault(site, f"{len(self._names)}: {part.to_spec()}"), part
 
-    def _validate_size(self, spec: LogSpec, tally: Tally) -> None:
+    def _check_record_fits_queue(self, spec: LogSpec, tally: Tally) -> None:
         size = record_bytes(tally)
         if size > worker.queue_bytes:
             raise ValueError(
@@ -307,7 +307,7 @@ class TapHarvest(Harvest):
 
     def after_record(self, frame: Frame) -> None:
         """Drain the frame if it has enough records for an emission."""
-        rows = sum(math.prod(r.leading_shape()) for parts in frame.blocks.values() for r in parts)
+        rows = sum(math.prod(r.rows_shape()) for parts in frame.blocks.values() for r in parts)
         if rows >= (
             1 if self._adapts_outside_shards(frame) and not frame.in_loop else self._size_on(frame)
         ):

@@ -146,7 +146,7 @@ class RouteTicket:
         """Report that the program of a call runs and will return `result`."""
         mark_started(number, result)
 
-    def forget(self, number: int) -> None:
+    def mark_silent(self, number: int) -> None:
         """Report that a call sends no records."""
         forget_call(number)
 

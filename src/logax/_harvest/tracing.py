@@ -16,7 +16,7 @@ import jax
 from logax import _compat
 from logax._compat import Array, Jaxpr, Tree
 from logax._delivery.calls import BlockSize
-from logax._log import disable_logs, enable_logs, is_logging_enabled
+from logax._log import are_logs_bound, disable_logs, enable_logs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,7 +66,7 @@ class CallTicket(Protocol):
     def mark_started(self, number: int, result: Tree) -> None:
         """Report that the program of a call runs and will return `result`."""
 
-    def forget(self, number: int) -> None:
+    def mark_silent(self, number: int) -> None:
         """Report that a call sends no records."""
 
     def abandon(self, number: int) -> None:
@@ -128,7 +128,7 @@ def run_harvest(
 
     harvester = call.harvester
     bound_logs: set[tuple[str, str]] = set()
-    outer = is_logging_enabled()
+    outer = are_logs_bound()
     dynamic = [leaves[i] for i in traced_at]
     with enable_logs(bound_logs) if harvester.bind_logs else disable_logs():
         try:

@@ -19,9 +19,9 @@ import jax.numpy as jnp
 
 from logax import _compat
 from logax._compat import Array, Equation, Jaxpr
-from logax._harvest.harvest import RULES, Rule, SilentHarvest
+from logax._harvest.harvest import INLINE_CALLS, RULES, Rule, SilentHarvest
 
-_CALLS = ("jit", "pjit", "closed_call", "core_call", "eval_jaxpr", "custom_jvp_call")
+_CALLS = ("jit", "pjit", "custom_jvp_call", *INLINE_CALLS)
 
 
 class SingleLaneHarvest(SilentHarvest):

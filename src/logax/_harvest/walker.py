@@ -18,7 +18,7 @@ from logax import _compat
 from logax._compat import Array, Equation, Jaxpr, Tree
 from logax._harvest.harvest import Frame, Harvest, SilentHarvest, rule_for
 from logax._harvest.unvmap import ReducedVariable, SingleLaneHarvest, reduced_variables
-from logax._log import is_inside_harvest, is_logging_enabled, log_p
+from logax._log import are_logs_bound, is_inside_harvest, log_p
 
 
 def walk(frame: Frame, jaxpr: Jaxpr, args: Sequence[Array]) -> list[Array]:
@@ -94,7 +94,7 @@ def walk_unharvested(jaxpr: Jaxpr, args: Sequence[Array]) -> list[Array]:
         inner, consts = _compat.jaxpr_and_consts(jaxpr)
         return jax.core.eval_jaxpr(inner, consts, *args)
     return walk(
-        Frame(_RelayHarvest() if is_logging_enabled() else SilentHarvest(), {}, {}), jaxpr, args
+        Frame(_RelayHarvest() if are_logs_bound() else SilentHarvest(), {}, {}), jaxpr, args
     )
 
 

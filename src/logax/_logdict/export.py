@@ -76,7 +76,7 @@ class RecordGroup:
         return self.steps[name][self.real] if name in self.steps else None
 
 
-def group_records(columns: Mapping[str, KeyRecords]) -> list[RecordGroup]:
+def group_aligned_keys(columns: Mapping[str, KeyRecords]) -> list[RecordGroup]:
     """Group keys whose records belong together, in order. Keys without arrays are left out."""
     cache: ColumnCache = {}
     found: dict[Any, RecordGroup] = {}
@@ -133,7 +133,7 @@ _MISSING_STEP_CODE = np.iinfo(np.int64).max  # sorts last
 def to_pandas(columns: Mapping[str, KeyRecords]) -> Any:
     """Build the table that `logdict.to_pandas` documents."""
     pandas = import_optional("pandas", "logs.to_pandas()")
-    groups = group_records(columns)
+    groups = group_aligned_keys(columns)
     leaves = {name for group in groups for name in group.leaves}
     lanes = lane_names(max((group.axis for group in groups), default=0))
     steps = list(dict.fromkeys(name for group in groups for name in group.steps))
@@ -167,7 +167,7 @@ def to_pandas(columns: Mapping[str, KeyRecords]) -> Any:
 def to_xarray(columns: Mapping[str, KeyRecords]) -> Any:
     """Build the dataset that `logdict.to_xarray` documents."""
     xarray = import_optional("xarray", "logs.to_xarray()")
-    groups = group_records(columns)
+    groups = group_aligned_keys(columns)
     taken = {name for group in groups for name in group.leaves}
     alike = len({group.real.shape[:-1] for group in groups}) == 1
     variables, coordinates = {}, {}

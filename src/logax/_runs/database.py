@@ -124,14 +124,14 @@ def _wal_checksum(data: bytes, start: tuple[int, int], order: str) -> tuple[int,
     return s, t
 
 
-def _fibonacci_numbers(number: int) -> list[int]:
+def _checksum_weights(number: int) -> list[int]:
     found = [0, 1]
     while len(found) < number:
         found.append((found[-1] + found[-2]) & _MASK)
     return found
 
 
-_FIBONACCI = _fibonacci_numbers(_BLOCK_WORDS + 3)
+_FIBONACCI = _checksum_weights(_BLOCK_WORDS + 3)
 _WEIGHTS = np.array(_FIBONACCI[1 : _BLOCK_WORDS + 1], np.uint64)  # from the last word on
 
 

@@ -81,7 +81,9 @@ def group_compatible(slices: Iterable[KeySlice]) -> list[list[KeySlice]]:
         last = groups[-1][-1] if groups else None
         fits = last is not None and _same_tree(last, key_slice)
         fits = fits and all(shapes.get(name, shape) == shape for name, shape in steps.items())
-        types = _common_leaves(types, key_slice.key.leaves) if fits and types is not None else None
+        types = (
+            _widen_leaf_types(types, key_slice.key.leaves) if fits and types is not None else None
+        )
         if types is None:
             groups.append([])
             types, shapes = list(key_slice.key.leaves), {}
@@ -102,7 +104,7 @@ def _same_rank(one: KeySlice, two: KeySlice) -> bool:
     return len(one.cells[0]) == len(two.cells[0])
 
 
-def _common_leaves(
+def _widen_leaf_types(
     types: Sequence[StoredLeaf], others: Sequence[StoredLeaf]
 ) -> list[StoredLeaf] | None:
     """Return a leaf for each pair that holds both; None if a pair has no common dtype."""
@@ -157,7 +159,7 @@ def join_slices(
     grid, steps = share[origin]
     types = list(slices[0].key.leaves)
     for key in dict.fromkeys(key_slice.key for key_slice in slices):
-        types = _common_leaves(types, key.leaves) or types
+        types = _widen_leaf_types(types, key.leaves) or types
     key = slices[0].key
     arrays = [
         leaf.to_logged(grid.fill(leaf, [(x.key.leaves[at], x.arrays[at], False) for x in slices]))

@@ -139,7 +139,7 @@ class LogLayout:
         return tuple(leaf for key in self.keys for leaf in key.leaves)
 
     @functools.cached_property
-    def _plans(self) -> dict[tuple[int, ...], StoragePlan]:
+    def _plan_cache(self) -> dict[tuple[int, ...], StoragePlan]:
         return {}
 
     def plan(self, streams: int, records: int, ragged: int, shared_steps: int) -> StoragePlan:
@@ -152,16 +152,16 @@ class LogLayout:
           shared_steps: Bit `i` is set if all streams have the same step `i`.
         """
         which = streams, records, ragged, shared_steps
-        if which not in self._plans:
-            if len(self._plans) >= _MAX_CACHED_PLANS:
-                self._plans.clear()
+        if which not in self._plan_cache:
+            if len(self._plan_cache) >= _MAX_CACHED_PLANS:
+                self._plan_cache.clear()
             steps = [
                 records * leaf.size * (1 if shared_steps >> at & 1 else streams)
                 for at, (_, leaf) in enumerate(self.steps)
             ]
             leaves = [streams * records * leaf.size for leaf in self.leaves]
-            self._plans[which] = plan_storage([4 * streams] * ragged + steps + leaves)
-        return self._plans[which]
+            self._plan_cache[which] = plan_storage([4 * streams] * ragged + steps + leaves)
+        return self._plan_cache[which]
 
 
 def layout_of(

@@ -109,12 +109,12 @@ def _draw(panel: Any, series: Series, logarithmic: bool) -> None:
         )
         mark = "." if len(x) <= MAX_MARKED_POINTS else ""
         panel.plot(x, y, color="C0", linewidth=width, marker=mark, markersize=3)
-        alone = _is_isolated(y)
+        alone = _isolated_points_mask(y)
         if not mark and alone.any():  # no line segment shows them
             panel.plot(x[alone], y[alone], "C0.", markersize=3)
 
 
-def _is_isolated(values: Numbers) -> Numbers:
+def _isolated_points_mask(values: Numbers) -> Numbers:
     """Return a mask of the finite values between two gaps."""
     there = np.concatenate([[False], np.isfinite(values), [False]])
     return np.array(there[1:-1] & ~there[:-2] & ~there[2:])

@@ -192,6 +192,14 @@ def format_duration(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{whole_seconds:02}"
 
 
+def format_short_duration(seconds: float) -> str:
+    """Format the duration of a small piece of work: `1.5 s`, `12.34 ms`, `3 µs`, `80 ns`."""
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if seconds >= size:
+            return f"{seconds / size:.4g} {unit}"
+    return f"{seconds / 1e-9:.4g} ns"
+
+
 def _split_seconds(seconds: float) -> tuple[int, int, int]:
     minutes, rest = divmod(int(seconds), 60)
     return (*divmod(minutes, 60), rest)

@@ -106,7 +106,7 @@ class LaneProgress:
             self._update_many(state, step, real)
         else:
             self._update_one(state, step)
-        if self._newest_round <= self.round or not self._all_running(
+        if self._newest_round <= self.round or not self._holds_for_running_lanes(
             lambda v: v.round > self.round
         ):
             return False
@@ -216,14 +216,16 @@ class LaneProgress:
         """Return whether all lanes that have not ended are at the total."""
         total = self.total
         return (
-            self.reached and total is not None and self._all_running(lambda v: v.position >= total)
+            self.reached
+            and total is not None
+            and self._holds_for_running_lanes(lambda v: v.position >= total)
         )
 
     def end_round(self) -> None:
         """Assign all later records to a new call."""
         self._last_complete_round = self.round
 
-    def _all_running(self, holds: Callable[[LaneState], Any]) -> bool:
+    def _holds_for_running_lanes(self, holds: Callable[[LaneState], Any]) -> bool:
         """Return whether a predicate is true for all lanes that have not ended.
 
         Lanes report in order, so the last one is checked first.

@@ -32,6 +32,7 @@ from typing import Any, NamedTuple
 import jax
 
 from logax._support.files import make_folder
+from logax._support.formatting import format_short_duration
 from logax._support.messages import describe_error
 
 STEP_MARK = "step"
@@ -89,16 +90,17 @@ class ProfileReport:
     operations: tuple[Operation, ...]
 
     def __str__(self) -> str:
+        times = (self.seconds_per_step, self.median_seconds, self.slowest_seconds)
+        mean, median, slowest = map(format_short_duration, times)
         rows = [
-            f"{format_steps(self.steps)}: {_seconds(self.seconds_per_step)} per step, median "
-            f"{_seconds(self.median_seconds)}, slowest {_seconds(self.slowest_seconds)} "
+            f"{format_steps(self.steps)}: {mean} per step, median {median}, slowest {slowest} "
             f"(step {self.slowest_step})"
         ]
         if self.operations:
             rows.append(f"{'time':>10} {'share':>6} {'calls':>7}  operation")
         for name, seconds, calls, share in self.operations:
             short = name if len(name) <= 64 else f"{name[:61]}..."
-            rows.append(f"{_seconds(seconds):>10} {share:>6.1%} {calls:>7}  {short}")
+            rows.append(f"{format_short_duration(seconds):>10} {share:>6.1%} {calls:>7}  {short}")
         return "\n".join(rows)
 
 
@@ -225,13 +227,6 @@ def _most_expensive(totals: dict[str, tuple[float, int]]) -> tuple[Operation, ..
         Operation(name, time / 1e9, totals[name][1], time / everything if everything else 0.0)
         for name, time in ranked.most_common(MAX_OPERATIONS)
     )
-
-
-def _seconds(seconds: float) -> str:
-    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
-        if seconds >= size:
-            return f"{seconds / size:.4g} {unit}"
-    return f"{seconds / 1e-9:.4g} ns"
 
 
 class Recording:

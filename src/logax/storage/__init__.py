@@ -13,7 +13,7 @@ This needs h5py: `pip install "logax[hdf5]"`.
 
 | File | Contents |
 | --- | --- |
-| `config.py` | `WriterGroupConfig`: a view of the state and its schedule |
+| `writer_config.py` | `WriterGroupConfig`: a view of the state and its schedule |
 | `writer.py` | `HDF5StorageWriter`: evaluates the views that are due |
 | `_view.py` | evaluation of a view, compiled where possible |
 | `_transfer.py` | packing and checksums of the arrays of a row, on the way to the host |
@@ -44,7 +44,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "Schedule",
         ),
         "logax._serialization.dtypes": ("StorageError",),
-        "logax.storage.config": ("WriterGroupConfig",),
+        "logax.storage.writer_config": ("WriterGroupConfig",),
         "logax.storage.group": ("StoredGroup",),
         "logax.storage.reader": ("HDF5StorageReader", "resume_state"),
         "logax.storage.writer": ("HDF5StorageWriter",),

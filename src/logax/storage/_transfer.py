@@ -73,7 +73,7 @@ def partition_state(leaves: list[Any], structure: Any) -> tuple[StaticState, lis
     if are_known_arrays(leaves):
         return StaticState(structure), leaves
     others = tuple((i, x) for i, x in enumerate(leaves) if not _is_array(x))
-    if not all(_is_static(x) for _, x in others):
+    if not all(_is_program_constant(x) for _, x in others):
         return None
     return StaticState(structure, others), [x for x in leaves if _is_array(x)]
 
@@ -107,7 +107,7 @@ def _is_array(leaf: Any) -> bool:
     return type(leaf) in _array_types or isinstance(leaf, jax.ShapeDtypeStruct)
 
 
-def _is_static(leaf: Any) -> bool:
+def _is_program_constant(leaf: Any) -> bool:
     if hasattr(leaf, "dtype") or isinstance(leaf, PYTHON_NUMBERS):
         return False
     try:
@@ -304,7 +304,7 @@ class LeafSelection:
         self._shardings: list[Any] = []  # the last ones that `are_colocated` accepted
 
     @staticmethod
-    def find_indices(leaves: Sequence[Any], selected: Sequence[Any]) -> list[int] | None:
+    def find_selected_leaves(leaves: Sequence[Any], selected: Sequence[Any]) -> list[int] | None:
         """Return the indices of the leaves that a traced view returned.
 
         Returns:

@@ -134,7 +134,9 @@ class View:
         def evaluate(arrays: list[Any]) -> list[Any]:
             result = self._record_leaves(self._view(static.combine(arrays)))
             is_whole = not static.leaves
-            self._selected = LeafSelection.find_indices(arrays, result) if is_whole else None
+            self._selected = (
+                LeafSelection.find_selected_leaves(arrays, result) if is_whole else None
+            )
             return result
 
         try:

@@ -28,7 +28,7 @@ from logax.storage._commits import Commit
 from logax.storage._layout import axis_names, dataset_path
 from logax.storage._trajectory_source import TrajectorySource, order_by_step, valid_row_mask
 from logax.storage._view import ArrayLayout
-from logax.storage.config import Storage
+from logax.storage.writer_config import Storage
 
 Numbers = np.ndarray[Any, Any]
 

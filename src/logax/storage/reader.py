@@ -20,8 +20,8 @@ from logax._support.imports import import_optional
 from logax._support.messages import describe_value, warn_user
 from logax._support.validation import validate_seconds
 from logax.storage._trajectory_source import TrajectorySource
-from logax.storage.config import State, Storage, WriterGroupConfig
 from logax.storage.group import StoredGroup
+from logax.storage.writer_config import State, Storage, WriterGroupConfig
 
 if TYPE_CHECKING:  # Python supports defaults since 3.13, type checkers before that
     from typing_extensions import TypeVar as TypeVarWithDefault

@@ -25,7 +25,7 @@ from logax.storage._lock import WriteLock
 from logax.storage._trajectory import Trajectory, plan_continuation
 from logax.storage._view import View
 from logax.storage._writer_thread import WriterThread, describe_write_error
-from logax.storage.config import flatten_config
+from logax.storage.writer_config import flatten_config
 
 _MODES = ("x", "w", "a")
 _DEFAULT_GZIP_LEVEL = 4

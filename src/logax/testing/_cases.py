@@ -167,7 +167,7 @@ def _nothing(logger: Any) -> dict[str, Seen]:
 def _many_calls(logger: Any) -> dict[str, Seen]:
     with logger.run(name="one") as state:
         for start in range(3):
-            logger.tap(programs.count_from, state, buffer=2)(start * 4)
+            logger.tap(programs.log_count_from, state, buffer=2)(start * 4)
     return {"one": Seen({"i": [(i, i) for i in range(12)]})}
 
 

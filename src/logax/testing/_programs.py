@@ -82,7 +82,7 @@ def even_and_odd() -> Any:
     return jax.lax.scan(step, None, jnp.arange(4))
 
 
-def count_from(start: Any) -> Any:
+def log_count_from(start: Any) -> Any:
     """Log four records, counted from `start`."""
 
     def body(i: Any, _: Any) -> Any:

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from logax import _compat
 from logax._compat import Array, Equation, Tree
 from logax._harvest.census import Census
-from logax._harvest.harvest import RULES, Frame, Harvest, Rule, census_of_param
+from logax._harvest.harvest import INLINE_CALLS, RULES, Frame, Harvest, Rule, census_of_param
 from logax._harvest.walker import record_results, trace_part, walk, walk_unharvested
 
 
@@ -112,6 +112,6 @@ def _run_linear_solve(equation: Equation, args: Sequence[Array], frame: Frame) -
 
 RULES["jit"] = RULES["pjit"] = Rule(census_of_param("jaxpr"), _run_jit)
 RULES["checkpoint"] = RULES["remat2"] = Rule(census_of_param("jaxpr"), _run_checkpoint)
-for _name in ("closed_call", "core_call", "eval_jaxpr"):
+for _name in INLINE_CALLS:
     RULES[_name] = Rule(_census_inline, _run_inline)
 RULES["custom_linear_solve"] = Rule(_census_linear_solve, _run_linear_solve)

@@ -30,9 +30,9 @@ from jax.interpreters import ad, batching, mlir
 
 from logax import _compat
 from logax._compat import Array, Equation, Tree
-from logax._harvest.blocks import Block, empty_block, pad_block
 from logax._harvest.census import Census, census_of_branches, census_of_sequence
 from logax._harvest.harvest import RULES, Blocks, Frame, Harvest, Rule
+from logax._harvest.record_blocks import Block, empty_block, pad_block
 from logax._harvest.walker import record_results, walk
 from logax._support.arrays import lane_count, move_lanes_first
 

@@ -15,9 +15,9 @@ from jax.sharding import PartitionSpec
 
 from logax import _compat
 from logax._compat import Array, Equation, Tree
-from logax._harvest.blocks import Block
 from logax._harvest.census import Census, Tally
 from logax._harvest.harvest import RULES, Frame, Harvest, Rule
+from logax._harvest.record_blocks import Block
 from logax._harvest.walker import walk
 
 

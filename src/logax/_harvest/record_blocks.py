@@ -53,7 +53,7 @@ class Block:
         arrays = (*self.leaves, *self.steps.values(), self.valid)
         return next((len(x) for x in arrays if x is not None), 0)
 
-    def leading_shape(self) -> tuple[int, ...]:
+    def rows_shape(self) -> tuple[int, ...]:
         """Return the shape in front of the shape of one record: `(num_rows,)`, or `()`."""
         return () if self.is_single else (self.num_rows(),)
 
@@ -85,7 +85,7 @@ def conform_block(block: Block, tally: Tally) -> Block:
     def step_column(name: str, like: jax.ShapeDtypeStruct) -> Array:
         if name in block.steps:
             return block.steps[name].astype(like.dtype)
-        return jnp.full((*block.leading_shape(), *like.shape), missing_step(like.dtype), like.dtype)
+        return jnp.full((*block.rows_shape(), *like.shape), missing_step(like.dtype), like.dtype)
 
     leaves = tuple(x.astype(like.dtype) for x, like in zip(block.leaves, tally.leaves, strict=True))
     steps = {name: step_column(name, like) for name, like in tally.steps.items()}
@@ -94,7 +94,7 @@ def conform_block(block: Block, tally: Tally) -> Block:
 
 def join_blocks(blocks: Sequence[Block], tally: Tally) -> Block:
     """Concatenate blocks in order. A block without rows does not add a mask."""
-    filled = [block for block in blocks if 0 not in block.leading_shape()] or blocks[:1]
+    filled = [block for block in blocks if 0 not in block.rows_shape()] or blocks[:1]
     if len(filled) == 1:
         return conform_block(filled[0], tally)
     alike = [conform_block(block, tally).with_record_axis() for block in filled]
@@ -138,7 +138,7 @@ def empty_block(tally: Tally) -> Block:
 def compact_records(block: Block, tally: Tally) -> StackedRecords:
     """Move the valid records to the front, zeros behind them, and count the valid ones."""
     if block.valid is None:
-        return StackedRecords(value_of(tally, block.leaves), block.steps, None)
+        return StackedRecords(unflatten_value(tally, block.leaves), block.steps, None)
     number, count = number_rows(block, jnp.zeros((), jnp.int32))
     slot = jnp.where(block.valid, number, block.num_rows())
 
@@ -146,7 +146,7 @@ def compact_records(block: Block, tally: Tally) -> StackedRecords:
         return jnp.zeros_like(x).at[slot].set(x, mode="drop")
 
     leaves, steps = jax.tree.map(compact, (block.leaves, block.steps))
-    return StackedRecords(value_of(tally, leaves), steps, count)
+    return StackedRecords(unflatten_value(tally, leaves), steps, count)
 
 
 def rows_like(
@@ -162,7 +162,7 @@ def stop_gradient(x: Array) -> Array:
     return jax.lax.stop_gradient(x) if jnp.issubdtype(x.dtype, jnp.inexact) else x
 
 
-def value_of(tally: Tally, leaves: Sequence[Any]) -> Tree:
+def unflatten_value(tally: Tally, leaves: Sequence[Any]) -> Tree:
     """Rebuild the logged pytree from its leaves, with None for leaves that were not selected."""
     return tally.entry.value(leaves)
 
