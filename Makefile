@@ -27,7 +27,7 @@ WITHOUT_JAX := tests/cli tests/friends tests/runs tests/test_benchmarks.py tests
   tests/test_gates.py tests/test_package.py tests/test_tools.py \
   $(addprefix tests/loggers/test_,conformance.py console.py console_terminal.py csv.py jsonl.py \
     mlflow.py numbers.py permissions.py tensorboard.py text.py trackio.py wandb.py) \
-  $(addprefix tests/loop/test_,lines.py notebook.py notify.py plot.py tqdm.py) \
+  $(addprefix tests/loop/test_,live_plot.py notebook.py notify.py progress_bar.py text.py) \
   $(addprefix tests/storage/test_,damage.py faults.py kills.py live.py random.py reader.py)
 
 .PHONY: help demo test test-slow campaigns coverage matrix matrix-interpreters check bench docs \

@@ -109,7 +109,7 @@ def test_records_that_come_back_different_are_shown(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize(
-    ("version", "status", "mend"),
+    ("version", "status", "fix"),
     [
         ("0.7.2", "fails", 'Write `pip install -U "jax>=0.8"`.'),
         ("0.8.0", "ok", ""),
@@ -150,6 +150,4 @@ def test_devices_that_do_not_start_are_told_without_traceback(start: Start) -> N
     assert (program.returncode, found["ok"]) == (1, False)
     device = next(check for check in found["checks"] if check["name"] == "devices")
     assert device["status"] == "fails"
-    assert device["mend"] == (
-        "Write `JAX_PLATFORMS=cpu logax doctor` to see whether the CPU works."
-    )
+    assert device["fix"] == ("Write `JAX_PLATFORMS=cpu logax doctor` to see whether the CPU works.")

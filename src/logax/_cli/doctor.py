@@ -52,14 +52,14 @@ class Check(NamedTuple):
       name: Subject of the check.
       status: "ok"; "missing" for an extra; "note" for a possible problem; "fails".
       found: Version, number or error that was found.
-      mend: Suggested fix; "" if there is none.
+      fix: Suggested fix; "" if there is none.
     """
 
     kind: str
     name: str
     status: str
     found: str
-    mend: str = ""
+    fix: str = ""
 
 
 def run_checks() -> list[Check]:
@@ -77,10 +77,10 @@ def run_checks() -> list[Check]:
 def check_versions() -> list[Check]:
     """Check Python and the required packages."""
     python = "ok" if sys.version_info[:2] >= _MIN_PYTHON else "fails"
-    mend = "" if python == "ok" else "Use Python 3.11 or newer."
+    fix = "" if python == "ok" else "Use Python 3.11 or newer."
     return [
         Check("versions", "logax", "ok", logax.__version__),
-        Check("versions", "Python", python, platform.python_version(), mend),
+        Check("versions", "Python", python, platform.python_version(), fix),
         check_jax_version(jax.__version__),
         Check("versions", "jaxlib", "ok", _version_of("jaxlib") or "?"),
         Check("versions", "NumPy", "ok", np.__version__),
@@ -94,8 +94,8 @@ def check_jax_version(version: str) -> Check:
     if numbers < _MIN_JAX:
         return Check("versions", "JAX", "fails", version, 'Write `pip install -U "jax>=0.8"`.')
     if numbers > _MAX_TESTED_JAX:
-        mend = "It is newer than those that logax is tested with, 0.8 to 0.12; it may well work."
-        return Check("versions", "JAX", "note", version, mend)
+        fix = "It is newer than those that logax is tested with, 0.8 to 0.12; it may well work."
+        return Check("versions", "JAX", "note", version, fix)
     return Check("versions", "JAX", "ok", version)
 
 
@@ -104,8 +104,8 @@ def check_devices() -> Check:
     try:
         found = jax.devices()
     except RuntimeError as error:
-        mend = "Write `JAX_PLATFORMS=cpu logax doctor` to see whether the CPU works."
-        return Check("devices", "devices", "fails", describe_error(error), mend)
+        fix = "Write `JAX_PLATFORMS=cpu logax doctor` to see whether the CPU works."
+        return Check("devices", "devices", "fails", describe_error(error), fix)
     kinds = [device.device_kind for device in found]
     counted = [f"{kinds.count(kind)} x {kind}" for kind in dict.fromkeys(kinds)]
     return Check("devices", found[0].platform, "ok", ", ".join(counted))
@@ -140,8 +140,8 @@ def check_tap() -> Check:
         logax.flush()
         return _expect_equal((float(total), got), (3.0, [(0, 0.0), (1, 1.0), (2, 2.0)]))
 
-    mend = "Programs can still be harvested with `logax.spool`, if that works."
-    return _try_check("works here", "tap", check, mend)
+    fix = "Programs can still be harvested with `logax.spool`, if that works."
+    return _try_check("works here", "tap", check, fix)
 
 
 def check_spool() -> Check:
@@ -185,8 +185,8 @@ def _check_store(name: str, folder: str | None) -> Check:
             read = found["x"].tolist(), found.steps["step"]["x"].tolist(), found.status
             return _expect_equal(read, ([0.5], [3], "finished"))
 
-    mend = "Give `SaveLogger` a folder that may be written to, on a disk with room."
-    return _try_check("works here", name, check, mend, "note")
+    fix = "Give `SaveLogger` a folder that may be written to, on a disk with room."
+    return _try_check("works here", name, check, fix, "note")
 
 
 def _expect_equal(found: Any, expected: Any) -> str:
@@ -196,12 +196,12 @@ def _expect_equal(found: Any, expected: Any) -> str:
 
 
 def _try_check(
-    kind: str, name: str, check: Callable[[], str], mend: str, otherwise: str = "fails"
+    kind: str, name: str, check: Callable[[], str], fix: str, otherwise: str = "fails"
 ) -> Check:
     try:
         return Check(kind, name, "ok", check())
     except Exception as error:  # noqa: BLE001 - any error is a failed check
-        return Check(kind, name, otherwise, describe_error(error), mend)
+        return Check(kind, name, otherwise, describe_error(error), fix)
 
 
 EXAMPLE = """\
@@ -235,8 +235,8 @@ def _write(checks: list[Check], failed: list[Check]) -> None:
             write(f"  {signs[check.status]:5}  {check.name:{width}}  {_escape_line(check.found)}")
         write("")
     for check in checks:
-        if check.status in ("fails", "note") and check.mend:
-            write(f"{check.name}: {_escape_line(check.mend)}")
+        if check.status in ("fails", "note") and check.fix:
+            write(f"{check.name}: {_escape_line(check.fix)}")
     write(_verdict(failed))
 
 

@@ -41,10 +41,13 @@ class Rule(NamedTuple):
     Attributes:
       census: Function of an equation and the harvest that returns the census of the equation.
       run: Function that runs an equation on its arguments in a frame and returns its results.
+      predicate: Position of the operand that selects a branch, if there is one. A library may
+        reduce it over lanes (see `unvmap`).
     """
 
     census: Callable[[Equation, Harvest], Census]
     run: Callable[[Equation, Sequence[Array], Frame], Sequence[Array]]
+    predicate: int | None = None
 
 
 RULES: dict[str, Rule] = {}

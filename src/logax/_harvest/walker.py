@@ -16,7 +16,7 @@ from jax.extend import core as jex
 
 from logax import _compat
 from logax._compat import Array, Equation, Jaxpr, Tree
-from logax._harvest.harvest import Frame, Harvest, SilentHarvest, rule_for
+from logax._harvest.harvest import RULES, Frame, Harvest, SilentHarvest, rule_for
 from logax._harvest.unvmap import ReducedVariable, SingleLaneHarvest, reduced_variables
 from logax._log import are_logs_bound, is_inside_harvest, log_p
 
@@ -124,15 +124,16 @@ def _segments(jaxpr: Jaxpr, harvest: Harvest) -> list[_Segment]:
 
     def split() -> list[_Segment]:
         groups: list[list[Equation]] = []
-        # The result of a predicate and the index of each `cond` decide loops and branches.
+        # The result of a predicate jaxpr and the predicate of a rule decide loops and branches.
         predicates = [v for v in jaxpr.outvars if len(jaxpr.outvars) == 1 and v.aval.dtype == bool]
         for equation in jaxpr.eqns:
             is_special = harvest.concerns(equation)
             if is_special or not groups or harvest.concerns(groups[-1][0]):
                 groups.append([])
             groups[-1].append(equation)
-            if is_special and equation.primitive.name == "cond":
-                predicates.append(equation.invars[0])
+            rule = RULES.get(equation.primitive.name)
+            if is_special and rule is not None and rule.predicate is not None:
+                predicates.append(equation.invars[rule.predicate])
         reduced = reduced_variables(jaxpr, predicates) if predicates else []
         result = []
         needed = _compat.variables(jaxpr.outvars)

@@ -90,7 +90,7 @@ ad.primitive_transposes[advance_p] = _advance_transpose
 mlir.register_lowering(advance_p, lambda context, active, new, old: [new])
 
 
-ITERATIONS_PER_GROUP = 64  # in loops that run in chunks, on a GPU
+ITERATIONS_PER_INNER_LOOP = 64  # in loops that run in chunks, on a GPU
 
 
 def _census_scan(equation: Equation, harvest: Harvest) -> Census:
@@ -193,7 +193,7 @@ class _Scan:
         harvest, census, params = frame.harvest, self.census, self._params
         length, num_carry = params["length"], len(carry)
         on_cpu = jax.default_backend() == "cpu"
-        group = max(params["unroll"], 1 if on_cpu else ITERATIONS_PER_GROUP)
+        group = max(params["unroll"], 1 if on_cpu else ITERATIONS_PER_INNER_LOOP)
 
         def iterate(carried: Tree, number: int) -> Tree:
             at, carry, states, ys = carried
@@ -410,4 +410,4 @@ def _single_lane_branch(equation: Equation, index: Array, frame: Frame) -> Array
 
 RULES["scan"] = Rule(_census_scan, _run_scan)
 RULES["while"] = Rule(_census_while, _run_while)
-RULES["cond"] = Rule(_census_cond, _run_cond)
+RULES["cond"] = Rule(_census_cond, _run_cond, predicate=0)

@@ -721,7 +721,7 @@ def test_a_value_that_cannot_be_computed_costs_no_other(given):
         for step, value in enumerate(given):
             logger.log(state, {"x": x if value is None else jnp.float32(value)}, step=step)
         gate.set()
-        told = r"`x` \(logged at .*test_shell.py.*\) could not be computed[\s\S]*no such value"
+        told = r"`x` \(logged at .*test_logger.py.*\) could not be computed[\s\S]*no such value"
         with pytest.raises(logax.DeliveryError, match=told):
             logax.flush()
     found = [float(record.values["x"]) for record in logger.runs[0].records]
