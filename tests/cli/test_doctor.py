@@ -1,4 +1,4 @@
-"""`logax doctor` says what is here, what works, and how to mend what does not."""
+"""`logax doctor` says what is here, what works, and how to fix what does not."""
 
 import importlib.util
 import json
@@ -121,8 +121,8 @@ def test_records_that_come_back_different_are_shown(monkeypatch: pytest.MonkeyPa
         ),
     ],
 )
-def test_versions_of_jax_that_are_not_tested_are_told(version: str, status: str, mend: str) -> None:
-    assert checks.check_jax_version(version) == ("versions", "JAX", status, version, mend)
+def test_versions_of_jax_that_are_not_tested_are_told(version: str, status: str, fix: str) -> None:
+    assert checks.check_jax_version(version) == ("versions", "JAX", status, version, fix)
 
 
 def test_where_no_runs_can_be_written_it_fails(
@@ -138,8 +138,8 @@ def test_where_no_runs_can_be_written_it_fails(
     ended = call("doctor")
     assert ended.status == 1
     assert ended.lines[-1] == "Logging does not work here: runs in this folder."
-    mend = "Give `SaveLogger` a folder that may be written to, on a disk with room."
-    assert f"runs in this folder: {mend}" in ended.lines
+    fix = "Give `SaveLogger` a folder that may be written to, on a disk with room."
+    assert f"runs in this folder: {fix}" in ended.lines
 
 
 @pytest.mark.slow
