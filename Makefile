@@ -79,10 +79,11 @@ matrix-interpreters:
 	@$(PYTHON) tools/interpreters.py $(sort $(foreach row,$(MATRIX),$(lastword $(subst -, ,$(row))))) \
 	  > /dev/null
 
-check: .envs/$$(DEFAULT)/ready ## style and types
+check: .envs/$$(DEFAULT)/ready ## style, types and layers
 	.envs/$(DEFAULT)/bin/ruff check
 	.envs/$(DEFAULT)/bin/ruff format --check
 	.envs/$(DEFAULT)/bin/mypy
+	.envs/$(DEFAULT)/bin/lint-imports --no-cache
 
 bench: .envs/bench/ready ## ratios against programs by hand and peers; how cost grows, in bench.png
 	.envs/bench/bin/python -m benchmarks --plot bench.png $(ARGS)

@@ -31,7 +31,7 @@ Join = Callable[[Sequence[Array]], Array]
 
 
 def join_records(parts: Sequence[KeyRecords], cache: ColumnCache) -> KeyRecords:
-    """Join the records of several parts, in order. `check_fit` must have accepted them.
+    """Join the records of several parts, in order. `validate_compatible` must have accepted them.
 
     The count of the result is its number of real rows. Padding moves to the end, and is cut off if
     the counts are concrete.
@@ -79,7 +79,7 @@ def join_records(parts: Sequence[KeyRecords], cache: ColumnCache) -> KeyRecords:
     return result.compact(cache) if total is not None and is_concrete(total) else result
 
 
-class MisfitError(ValueError):
+class IncompatibleRecordsError(ValueError):
     """Records cannot be joined.
 
     Attributes:
@@ -91,20 +91,20 @@ class MisfitError(ValueError):
         self.parts = (one, other)
 
 
-def check_fit(parts: Mapping[int, KeyRecords]) -> None:
-    """Raise a `MisfitError` unless all parts, a mapping from their numbers, can be joined."""
+def validate_compatible(parts: Mapping[int, KeyRecords]) -> None:
+    """Raise `IncompatibleRecordsError` unless all parts, by number, can be joined."""
     (first, model), *others = parts.items()
     axis, expected = model.axis, _signature(model)
     steps = {name: (_type(x, axis), first) for name, x in model.steps.items()}
     for number, part in others:
         if _signature(part) != expected:
-            raise MisfitError(_describe_difference(model, part), first, number)
+            raise IncompatibleRecordsError(_describe_difference(model, part), first, number)
         for name, x in part.steps.items():
             own = _type(x, axis)
             known, earlier = steps.setdefault(name, (own, number))
             if own != known:
-                raise MisfitError(
-                    _describe_contrast(f"the step {name!r}", known, own), earlier, number
+                raise IncompatibleRecordsError(
+                    _describe_type_difference(f"the step {name!r}", known, own), earlier, number
                 )
 
 
@@ -131,7 +131,7 @@ def _describe_difference(first: KeyRecords, later: KeyRecords) -> str:
         return "one has arrays or steps, the other has neither."
     pairs = zip(first.flat[0], later.flat[0], strict=True)
     types = ([_type(x, first.axis) for x in pair] for pair in pairs)
-    return _describe_contrast("a record", *next((a, b) for a, b in types if a != b))
+    return _describe_type_difference("a record", *next((a, b) for a, b in types if a != b))
 
 
 def _describe_axes(records: KeyRecords) -> str:
@@ -140,7 +140,7 @@ def _describe_axes(records: KeyRecords) -> str:
     return f"lanes of shape {records.lanes} and records of rank {records.rank}{of}"
 
 
-def _describe_contrast(what: str, one: tuple[Any, Any], two: tuple[Any, Any]) -> str:
+def _describe_type_difference(what: str, one: tuple[Any, Any], two: tuple[Any, Any]) -> str:
     return f"{what} is {shape_name(*one)} in one and {shape_name(*two)} in the other."
 
 

@@ -18,7 +18,7 @@ import jax
 
 from logax._compat import Array, Tree
 from logax._logdict import display, export
-from logax._logdict.join import MisfitError, check_fit, join_records
+from logax._logdict.join import IncompatibleRecordsError, join_records, validate_compatible
 from logax._logdict.records import ColumnCache, KeyRecords
 from logax._logdict.reduce import check_reducer, reduce_key
 from logax._logdict.table import LogdictLayout, RecordTable, flatten_logdict, unflatten_logdict
@@ -395,8 +395,8 @@ def _join_logdicts(parts: list[logdict], what: str, which: Callable[[int, int], 
     records = {}
     for key, columns in found.items():
         try:
-            check_fit(columns)
-        except MisfitError as error:
+            validate_compatible(columns)
+        except IncompatibleRecordsError as error:
             place = which(*error.parts)
             raise ValueError(f"{what} cannot join {key!r}{place}: {error}") from error
         column, *others = columns.values()

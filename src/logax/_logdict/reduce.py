@@ -73,14 +73,14 @@ def reduce_records(
     if _is_plain_function(how):
         value = jax.tree.map(lambda x: jnp.asarray(x)[None], jax.tree.map(how, values))
         return value, {name: x[-1:] for name, x in steps.items()}, _clip_to_one(count)
-    chooses = not isinstance(as_reducer(how), ReducerAdapter)
+    keeps_records = not isinstance(as_reducer(how), ReducerAdapter)
     has_keys = any(map(is_key_array, jax.tree.leaves(values)))
-    if has_keys and not chooses and how != "count":
+    if has_keys and not keeps_records and how != "count":
         raise TypeError("`reduce` cannot compute with PRNG keys: use 'first', 'last' or 'count'.")
     # Reducers create zeros of the dtype of a record, which PRNG keys do not support.
     numbers = jax.tree.map(lambda x: jax.random.key_data(x) if is_key_array(x) else x, values)
     value, steps, count = _fold_jitted(how, numbers, steps, count)
-    if has_keys and chooses:
+    if has_keys and keeps_records:
         value = jax.tree.map(_restore_keys, value, values)
     return value, steps, count
 

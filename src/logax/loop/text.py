@@ -79,12 +79,12 @@ class PythonLogger(ScheduledLogger):
                 f'{describe_value(logger)}. Write `logging.getLogger("name")`.'
             )
         self._level = level
-        self._beside_bars = importlib.import_module("tqdm.auto").tqdm.external_write_mode
+        self._above_progress_bars = importlib.import_module("tqdm.auto").tqdm.external_write_mode
 
     def _take(self, state: Any, step: int) -> None:
         if self._logger.isEnabledFor(self._level):
             text = _format_step(step, self._view(state))
-            with self._beside_bars():
+            with self._above_progress_bars():
                 self._logger.log(self._level, "%s", text)
 
 

@@ -1,6 +1,6 @@
 """Rules for `scan`, `while` and `cond`, and three primitives that keep them exact under `vmap`.
 
-Each rule builds the same construct with JAX's public functions around the walked body, and carries
+Each rule builds the same construct around the walked body, and carries
 states and validity through it.
 
 JAX selects the whole carry of a batched `while` loop at every step, which would copy every store.
