@@ -29,8 +29,15 @@ import logax
 from delivery_processes import finish, start
 from logax._delivery import calls
 from logax._delivery.errors import delivery_errors
-from logax._delivery.worker import JOBS_PER_WINDOW, QUEUE_SECONDS, RATE_SECONDS, Worker, worker
-from logax.loggers import Logger, RecordBatch, Sink
+from logax._delivery.worker import (
+    JOBS_PER_WINDOW,
+    MAX_EARLY_RATE,
+    QUEUE_SECONDS,
+    RATE_SECONDS,
+    Worker,
+    worker,
+)
+from logax.loggers import Logger, RecordBatch, RunInfo, Sink
 from logax.testing import MemoryLogger
 from slow_cases import slow
 
@@ -797,6 +804,8 @@ def test_a_time_that_is_none_is_refused(timeout: Any) -> None:
 
 def test_what_waits_can_be_discarded() -> None:
     gate, got = Gate(), []  # type: tuple[Gate, list[float]]
+    logax.tap(count, lambda one: None)(0.0)  # after which the rate is known, and 50 may wait
+    logax.flush()
     logax.tap(counting(50), gate)(0.0)
     assert gate.reached.wait(LONG)
     threading.Timer(0, gate.open.set).start()
@@ -1398,7 +1407,22 @@ def test_an_interrupted_process_ends_and_has_delivered_in_order(tmp_path: Path) 
 def test_the_first_short_jobs_say_little_about_the_rate() -> None:
     """They only gather records that a later job writes, so the window must not follow them."""
     worker = Worker(queue_seconds=QUEUE_SECONDS)
-    worker._measure(1000, 1e-4)
-    assert worker.job_records == 1000 / RATE_SECONDS * QUEUE_SECONDS / JOBS_PER_WINDOW
-    worker._measure(1000, 0.1999)
-    assert worker.job_records == pytest.approx(2000 / 0.2 * QUEUE_SECONDS / JOBS_PER_WINDOW)
+    share = QUEUE_SECONDS / JOBS_PER_WINDOW
+    worker._measure(10, 1e-3)
+    assert worker.job_records == pytest.approx(10 / 1e-3 * share)
+    worker._measure(990, 1e-4)
+    assert worker.job_records == pytest.approx(MAX_EARLY_RATE * share)
+    worker._measure(999_000, 1e-4)
+    assert worker.job_records == pytest.approx(1_000_000 / RATE_SECONDS * share)
+    worker._measure(1_000_000, 0.1988)
+    assert worker.job_records == pytest.approx(2_000_000 / 0.2 * share)
+
+
+def test_streams_of_a_batch_are_chosen_in_the_order_that_is_asked_for() -> None:
+    runs = [RunInfo("a", "a"), RunInfo("b", "b")]
+    batch = RecordBatch.of(runs, {"x": np.array([[1.0], [2.0]])}, step=np.array([[3], [4]]))
+    assert batch.only([0, 1]) is batch
+    turned = batch.only([1, 0])
+    assert [stream.run.id for stream in turned.streams] == ["b", "a"]
+    np.testing.assert_array_equal(turned.values["x"], [[2.0], [1.0]])
+    np.testing.assert_array_equal(turned.steps["step"], [[4], [3]])

@@ -1,3 +1,8 @@
+from logax import iterations as iterations
+from logax import loggers as loggers
+from logax import loop as loop
+from logax import storage as storage
+from logax import testing as testing
 from logax._delivery.control import configure as configure
 from logax._delivery.control import discard as discard
 from logax._delivery.control import flush as flush

@@ -343,3 +343,13 @@ def test_nolog_gives_results_and_gradients_of_the_function() -> None:
     (out, gradient), logs = logax.spool(jax.value_and_grad(quiet))(X)
     assert (float(out), dict(logs)) == (float(loss(X)), {})
     np.testing.assert_array_equal(gradient, 2 * X)
+
+
+@pytest.mark.parametrize("option", ["keys", "exclude"])
+def test_a_key_without_leaves_is_a_name_of_the_program(option: str) -> None:
+    def function(x: Any) -> Any:
+        logax.log({"empty": {}, "x": x})
+        return x
+
+    _, logs = logax.spool(function, **{option: "empty"})(X)  # type: ignore[arg-type]
+    assert ("x" in logs) == (option == "exclude")

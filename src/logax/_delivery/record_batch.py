@@ -159,7 +159,7 @@ class RecordBatch:
 
     def only(self, numbers: Sequence[int]) -> RecordBatch:
         """Return the batch with only the streams at these indices."""
-        if len(numbers) == len(self.streams):
+        if list(numbers) == list(range(len(self.streams))):
             return self
         index = np.asarray(numbers, np.int64)
         return dataclasses.replace(

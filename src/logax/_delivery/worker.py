@@ -34,6 +34,7 @@ QUEUE_SECONDS = 0.2
 WHEN_FULL = ("block", "drop")
 
 RATE_SECONDS = 0.05  # minimum time over which the rate is measured
+MAX_EARLY_RATE = 100_000  # records per second, trusted before that time
 FIRST_WINDOW_RECORDS = 16  # admitted before the worker has measured its rate
 JOBS_PER_WINDOW = 4
 MAX_COALESCED_ITEMS = 4096
@@ -430,8 +431,11 @@ class Worker:
         self._recent_records += records
         self._recent_seconds += seconds
         if self._recent_records:
-            # The first jobs only gather what later ones write: do not trust their short times.
-            self._rate = self._recent_records / max(self._recent_seconds, RATE_SECONDS)
+            self._rate = self._recent_records / max(self._recent_seconds, 1e-9)
+            if self._recent_seconds < RATE_SECONDS:
+                # The first jobs only gather what later ones write: do not trust a high rate yet.
+                sure = max(self._recent_records / RATE_SECONDS, MAX_EARLY_RATE)
+                self._rate = min(self._rate, sure)
             # A job frees its room only when all of it is done, so the window holds several jobs.
             self.job_records = self._timely_records() / JOBS_PER_WINDOW
 

@@ -158,6 +158,7 @@ class SeenLogs:
             return
         self._last = spec
         self._names |= {(leaf.name, entry.key) for entry in spec.entries for leaf in entry.leaves}
+        self._names |= {(entry.key, entry.key) for entry in spec.entries}
         self._sites |= {(entry.key, spec.site) for entry in spec.entries}
         self._tags |= set(spec.tags)
 

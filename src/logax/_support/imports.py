@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -29,6 +31,27 @@ def import_optional(module: str, what: str, extra: str | None = None) -> Any:
         ) from error
 
 
+class _ImportLock:
+    """A lock for lazy imports, replaced in forked processes.
+
+    The modules of JAX import each other in circles, which fails if several threads start at once.
+    """
+
+    def __init__(self) -> None:
+        self.reset()
+        if hasattr(os, "register_at_fork"):  # pragma: no branch - not on every system
+            os.register_at_fork(after_in_child=self.reset)
+
+    def reset(self) -> None:
+        self._lock = threading.RLock()
+
+    def get(self) -> threading.RLock:
+        return self._lock
+
+
+_import_lock = _ImportLock()
+
+
 def lazy_exports(
     package: str, modules: Mapping[str, Sequence[str]], subpackages: Sequence[str] = ()
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
@@ -44,12 +67,13 @@ def lazy_exports(
     module_of = {name: module for module, names in modules.items() for name in names}
 
     def get_attribute(name: str) -> Any:
-        if name in module_of:
-            value = getattr(importlib.import_module(module_of[name]), name)
-        elif name in subpackages:
-            value = importlib.import_module(f"{package}.{name}")
-        else:
+        if name not in module_of and name not in subpackages:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        with _import_lock.get():
+            if name in module_of:
+                value = getattr(importlib.import_module(module_of[name]), name)
+            else:
+                value = importlib.import_module(f"{package}.{name}")
         setattr(sys.modules[package], name, value)  # the next use does not come here
         return value
 

@@ -91,8 +91,8 @@ class _Memory(Sink):
     def open(self, runs: Sequence[RunInfo]) -> None:
         self.runs.update((run, MemoryRun(run)) for run in runs)
 
-    def write(self, portion: RecordBatch) -> None:
-        for record in portion.records():
+    def write(self, batch: RecordBatch) -> None:
+        for record in batch.records():
             self.runs[record.stream.run].records.append(record)
 
     def close(self, runs: Sequence[RunInfo], status: str) -> None:
