@@ -130,10 +130,10 @@ class Inbox:
             route.deliver(batch)
         if not self._sink_workers:
             return
-        for columns in split_by_site(batch, self._streams_of(batch), self._next_position):
-            open_columns = columns.of_open_runs()
-            if open_columns is not None:
-                self._buffer.add(open_columns)
+        for site, part in split_by_site(batch, self._streams_of(batch), self._next_position):
+            is_open = [i for i, stream in enumerate(part.streams) if stream.run is not None]
+            if is_open:
+                self._buffer.add(site, part.only(is_open))
         self._next_position += len(batch.order)
         if self._buffer.size > _MAX_BUFFER_BYTES:
             self.hand_over()
