@@ -37,7 +37,7 @@ from logax._delivery.errors import delivery_errors
 from logax._delivery.ordering import (
     RecordIndex,
     index_records,
-    make_batches,
+    join_packets,
     split_due,
     stream_ends,
 )
@@ -161,8 +161,8 @@ class Call:
         if dropped.any():
             self._count_dropped(packets, due.select(dropped[due.packet]), len(expected))
             due = due.select(~dropped[due.packet])
-        for batch in make_batches(packets, due):
-            self.route.deliver(batch)
+        for packet in join_packets(packets, due):
+            self.route.deliver(packet)
 
     def measure_block(self, records: int) -> int:
         """Return the size of the next block, given the number of records that leave now.
@@ -505,5 +505,5 @@ def _deliver(route: Route, packets: Sequence[Packet]) -> None:
     stacked = stack_packets(packets)
     index = index_records(stacked)
     in_order = index.select(np.lexsort((index.lane, index.position, index.arrival)))
-    for batch in make_batches(stacked, in_order):
-        route.deliver(batch)
+    for packet in join_packets(stacked, in_order):
+        route.deliver(packet)

@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from logax._delivery.packet import Packet, Site
-from logax._delivery.routes import OrderedBatch
+from logax._delivery.packet import Packet, Site, select_sites
 
 Numbers = np.ndarray[Any, Any]
 
@@ -131,10 +130,10 @@ def _delivery_times(index: RecordIndex) -> Numbers:
     return np.concatenate([np.maximum.accumulate(part) for part in parts])
 
 
-def make_batches(packets: Sequence[Packet], index: RecordIndex) -> Iterator[OrderedBatch]:
-    """Yield the records of unpacked packets in the order of the index, in few batches.
+def join_packets(packets: Sequence[Packet], index: RecordIndex) -> Iterator[Packet]:
+    """Yield the records of unpacked packets in the order of the index, in few packets.
 
-    All packets of a batch have the same lanes, shard and owner.
+    Only packets with the same lanes, shard and owner are joined.
     """
     kinds: dict[Any, int] = {}
     kind_of = [kinds.setdefault(_kind(packet), len(kinds)) for packet in packets]
@@ -146,7 +145,7 @@ def make_batches(packets: Sequence[Packet], index: RecordIndex) -> Iterator[Orde
     changes = np.flatnonzero(np.diff(kind)) + 1
     for begin, end in itertools.pairwise([0, *changes.tolist(), len(kind)]):
         if begin < end:
-            yield _make_batch(packets, index.select(slice(begin, end)))
+            yield _join_same_kind(packets, index.select(slice(begin, end)))
 
 
 def _kind(packet: Packet) -> Any:
@@ -155,24 +154,22 @@ def _kind(packet: Packet) -> Any:
     return packet.lanes, packet.shard(), own
 
 
-def _make_batch(packets: Sequence[Packet], index: RecordIndex) -> OrderedBatch:
-    """Return a batch of records whose packets have the same lanes, shard and owner."""
-    used = np.unique(index.packet).tolist()
-    offsets = np.zeros(len(packets), np.int64)
-    sites: list[Site] = []
-    columns, over_lanes = [], []
-    for number in used:
-        packet = packets[number]
-        offsets[number] = len(sites)
-        sites += packet.schema.sites
-        columns += [rows.arrays for rows in packet.schema.site_rows(packet.operands)]
-        over_lanes += [rows.arrays for rows in packet.schema.site_rows(packet.over_lanes())]
+def _join_same_kind(packets: Sequence[Packet], index: RecordIndex) -> Packet:
+    """Return one packet of records whose packets have the same lanes, shard and owner."""
+    used: list[int] = np.unique(index.packet).tolist()
     one = packets[used[0]]
     lane = index.lane if one.lanes else np.full(len(index.lane), -1)
-    order = np.stack([offsets[index.packet] + index.site, index.row, lane], axis=1)
-    return OrderedBatch(
-        tuple(sites), one.lanes, one.shard(), columns, over_lanes, order, one.owner()
-    )
+    if len(used) == 1:
+        return one._replace(record_index=np.stack([index.site, index.row, lane], axis=1))
+    offsets = np.zeros(len(packets), np.int64)
+    parts: list[tuple[Packet, int, Site, Sequence[int]]] = []
+    for number in used:
+        packet = packets[number]
+        offsets[number] = len(parts)
+        for at, site in enumerate(packet.schema.sites):
+            parts.append((packet, at, site, range(site.num_arrays)))
+    numbers = offsets[index.packet] + index.site
+    return select_sites(parts, np.stack([numbers, index.row, lane], axis=1))
 
 
 def stream_ends(packet: Packet) -> dict[tuple[int, int], Any] | None:

@@ -4,7 +4,7 @@ A `PacketSchema` describes the operands of an emission. It is known while tracin
 every run; the program lays out operands by it (`to_operands`), and the host finds them again
 (`site_rows`, `stream_ends`). A `PacketLayout` is a schema after lowering: it adds the lanes and the
 packing of the operands. A `Packet` holds the arrays of one run of an emission, or of several runs
-whose records were stacked.
+whose records were stacked. On the host, its `record_index` lists its records in order.
 
 Each operand of a host call has a fixed cost, so `Packing` joins small operands to one row of 32-bit
 words. Rows of the same packing can be stacked, so that the host decodes many emissions at once.
@@ -348,6 +348,9 @@ class Packet(NamedTuple):
       is_unpacked: True if the operands are unpacked, with all lanes merged into one axis.
       is_dropped: True if its values were dropped because the queue was full.
       arrivals: For each run that was stacked, its position in the order of arrival.
+      record_index: Integers of shape (records, 3): site, row and lane of the records in the order
+        of the program; lane -1 means all. Other rows are not delivered. None until the host has
+        put the records in order (see `ordering`).
     """
 
     layout: PacketLayout
@@ -355,6 +358,7 @@ class Packet(NamedTuple):
     is_unpacked: bool = False
     is_dropped: bool = False
     arrivals: tuple[int, ...] = (0,)
+    record_index: Any = None
 
     @property
     def schema(self) -> PacketSchema:
@@ -400,6 +404,14 @@ class Packet(NamedTuple):
     def over_lanes(self) -> list[bool]:
         """Return for each operand whether it varies over lanes."""
         return [any(over) for over in self.batched]
+
+    def columns(self) -> list[Sequence[Any]]:
+        """Return the arrays of each site, with axes for lanes (if the array varies) and records."""
+        return [self.operands[at:end] for at, end, _ in self.schema.spans]
+
+    def columns_over_lanes(self) -> list[list[bool]]:
+        """Return for each array of each site whether its first axis is that of lanes."""
+        return [[any(over) for over in self.batched[at:end]] for at, end, _ in self.schema.spans]
 
     def shard(self) -> int | None:
         """Return the index of the shard that emitted the packet, if any."""
@@ -452,6 +464,45 @@ class Packet(NamedTuple):
         for at, end, _ in self.schema.spans:
             kept[at:end] = [np.zeros(0, bool)] * (end - at)
         return self._replace(operands=kept, is_unpacked=True, is_dropped=True)
+
+
+def make_packet(site: Site, arrays: Sequence[Any], number: int) -> Packet:
+    """Return a packet of records that were logged on the host, in order.
+
+    Args:
+      site: The site.
+      arrays: Its arrays, with a record axis.
+      number: Number of records.
+    """
+    schema = PacketSchema((site,), (False,), 0, (RecordStream(),), is_last=False)
+    index = np.zeros((number, 3), np.int64)
+    index[:, 1], index[:, 2] = np.arange(number), -1
+    operands = [np.zeros((), np.uint32), *arrays, index[:, 1]]
+    layout = PacketLayout(schema, (), ((),) * len(operands), None, 0, number)
+    return Packet(layout, operands, is_unpacked=True, record_index=index)
+
+
+def select_sites(parts: Sequence[tuple[Packet, int, Site, Sequence[int]]], index: Any) -> Packet:
+    """Return one packet of parts of unpacked packets with the same lanes, shard and owner.
+
+    Args:
+      parts: For each site of the new packet: the packet that holds its rows, the number of the site
+        there, the new site, and which arrays of the old one it has.
+      index: Index of the records of the new packet.
+    """
+    first, has_gate = parts[0][0], []
+    common = first.schema.num_common + first.schema.has_owner
+    operands, batched = list(first.operands[:common]), list(first.batched[:common])
+    for packet, number, _, which in parts:
+        at, end, gated = packet.schema.spans[number]
+        for i in [*(at + n for n in which), *range(end, end + 1 + gated)]:
+            operands.append(packet.operands[i])
+            batched.append(packet.batched[i])
+        has_gate.append(gated)
+    sites = tuple(site for _, _, site, _ in parts)
+    schema = dataclasses.replace(first.schema, sites=sites, has_gate=tuple(has_gate), is_last=False)
+    layout = first.layout._replace(schema=schema, batched=tuple(batched), packing=None)
+    return first._replace(layout=layout, operands=operands, record_index=index)
 
 
 def stack_packets(packets: Sequence[Packet]) -> list[Packet]:

@@ -1,8 +1,8 @@
-"""Turn the ordered batches of delivery into record batches by site, and join those for sinks.
+"""Turn the packets of delivery into record batches by site, and join those for sinks.
 
-An `OrderedBatch` lists its records as (site, row, lane) in the order of the program. If all lanes
-log side by side, one row stands for all lanes, and the arrays of a batch are slices of the
-delivered arrays. If lanes differ, each lane has its own rows, which are gathered with a mask.
+The index of a packet lists its records as (site, row, lane) in the order of the program. If all
+lanes log side by side, one row stands for all lanes, and the arrays of a batch are slices of those
+of the packet. If lanes differ, each lane has its own rows, which are gathered with a mask.
 
 Batches with the same keys and streams are joined to one, so that a sink is called once for all
 records that have arrived meanwhile. Records of several `log` calls with the same keys and shapes
@@ -21,30 +21,34 @@ from typing import Any
 
 import numpy as np
 
-from logax._delivery.packet import Site
+from logax._delivery.packet import Packet, Site
 from logax._delivery.record_batch import RecordBatch, Stream
-from logax._delivery.routes import OrderedBatch
 
 
 def split_by_site(
-    batch: OrderedBatch, streams: tuple[Stream, ...], first: int
+    packet: Packet, streams: tuple[Stream, ...], first: int
 ) -> Iterator[tuple[Site, RecordBatch]]:
-    """Yield the records of a batch by site, with the leaves of each key.
+    """Yield the records of a packet by site, with the leaves of each key.
 
     Args:
-      batch: The batch.
+      packet: The packet, with its records in order.
       streams: Stream of each lane.
       first: Position of the first record among all of the logger.
     """
-    order = batch.order
-    place = np.arange(first, first + len(order))
-    for number, own in _select_sites(batch, order, streams):
-        rows, lanes, places = order[own, 1], order[own, 2], place[own]
-        if not batch.lanes or (lanes < 0).all():
-            part = _side_by_side(batch, number, _as_slice(rows), streams, places)
+    index = packet.record_index
+    place = np.arange(first, first + len(index))
+    columns, over_lanes = packet.columns(), packet.columns_over_lanes()
+    for number, own in _select_sites(packet, streams):
+        rows, lanes, places = index[own, 1], index[own, 2], place[own]
+        site, arrays, over = packet.schema.sites[number], columns[number], over_lanes[number]
+        if not packet.lanes:
+            rows = _as_slice(rows)
+            own_arrays = [x[None, rows] for x in arrays]
+            yield site, _make_batch(site, streams, own_arrays, places[None])
+        elif (lanes < 0).all():
+            yield site, _side_by_side(site, arrays, over, _as_slice(rows), streams, places)
         else:
-            part = _gather_lanes(batch, number, (rows, lanes, places), streams)
-        yield batch.sites[number], part
+            yield site, _gather_lanes(site, arrays, over, (rows, lanes, places), streams)
 
 
 def signature(site: Site, arrays: Sequence[Any], axes: int) -> Any:
@@ -60,15 +64,15 @@ def signature(site: Site, arrays: Sequence[Any], axes: int) -> Any:
     return spec.entries, spec.steps, spec.tags, types
 
 
-def _select_sites(batch: OrderedBatch, order: Any, streams: Any) -> Iterator[tuple[int, Any]]:
+def _select_sites(packet: Packet, streams: Any) -> Iterator[tuple[int, Any]]:
     """Yield sites, each with the selection of its records.
 
     Sites that share a key and cannot be joined alternate, so that every key stays in order.
     """
-    column = order[:, 0]
+    column = packet.record_index[:, 0]
     if (column == column[0]).all():
         yield int(column[0]), slice(None)
-    elif _have_conflict(batch, np.unique(column).tolist(), _are_joinable(order, streams)):
+    elif _have_conflict(packet, np.unique(column).tolist(), streams):
         changes = np.flatnonzero(np.diff(column)) + 1
         for begin, end in itertools.pairwise([0, *changes.tolist(), len(column)]):
             yield int(column[begin]), slice(begin, end)
@@ -77,17 +81,17 @@ def _select_sites(batch: OrderedBatch, order: Any, streams: Any) -> Iterator[tup
             yield number, column == number
 
 
-def _are_joinable(order: Any, streams: Any) -> bool:
-    """Return whether each record is of all lanes, of open runs: others are never joined."""
-    return bool((order[:, 2] < 0).all()) and all(stream.run is not None for stream in streams)
-
-
-def _have_conflict(batch: OrderedBatch, numbers: Sequence[int], are_joinable: bool) -> bool:
+def _have_conflict(packet: Packet, numbers: Sequence[int], streams: Any) -> bool:
     """Return whether sites share a key and cannot be joined."""
+    # Records of single lanes or of finished runs are never joined.
+    are_joinable = bool((packet.record_index[:, 2] < 0).all())
+    are_joinable = are_joinable and all(stream.run is not None for stream in streams)
+    columns, over_lanes = packet.columns(), packet.columns_over_lanes()
     known: dict[str, Any] = {}
     for number in numbers:
-        site, over = batch.sites[number], batch.over_lanes[number]
-        arrays = [x[0] if v else x for x, v in zip(batch.columns[number], over, strict=True)]
+        site = packet.schema.sites[number]
+        both = zip(columns[number], over_lanes[number], strict=True)
+        arrays = [x[0] if over else x for x, over in both]
         own = signature(site, arrays, 1) if are_joinable else number
         if any(known.setdefault(key, own) != own for key in site.keys):
             return True
@@ -103,22 +107,21 @@ def _as_slice(rows: Any) -> Any:
 
 
 def _side_by_side(
-    batch: OrderedBatch, number: int, rows: Any, streams: Any, places: Any
+    site: Site, arrays: Sequence[Any], over_lanes: Any, rows: Any, streams: Any, places: Any
 ) -> RecordBatch:
     """Return the records of lanes that do not differ."""
-    if not batch.lanes:
-        arrays = [x[None, rows] for x in batch.columns[number]]
-        return _make_batch(batch.sites[number], streams, arrays, places[None])
     lanes = len(streams)
-    arrays = []
-    for x, over in zip(batch.columns[number], batch.over_lanes[number], strict=True):
+    found = []
+    for x, over in zip(arrays, over_lanes, strict=True):
         own = x[:, rows] if over else x[rows]
-        arrays.append(own if over else np.broadcast_to(own, (lanes, *own.shape)))
+        found.append(own if over else np.broadcast_to(own, (lanes, *own.shape)))
     order = np.broadcast_to(places, (lanes, len(places)))
-    return _make_batch(batch.sites[number], streams, arrays, order)
+    return _make_batch(site, streams, found, order)
 
 
-def _gather_lanes(batch: OrderedBatch, number: int, entries: Any, streams: Any) -> RecordBatch:
+def _gather_lanes(
+    site: Site, arrays: Sequence[Any], over_lanes: Any, entries: Any, streams: Any
+) -> RecordBatch:
     """Return the records of lanes that differ, aligned at the first record of each lane."""
     rows, lanes, places = entries
     together = np.flatnonzero(lanes < 0)
@@ -131,13 +134,13 @@ def _gather_lanes(batch: OrderedBatch, number: int, entries: Any, streams: Any) 
     real = np.arange(counts.max()) < counts[:, None]
     index, order = np.zeros(real.shape, np.int64), np.zeros(real.shape, np.int64)
     index[real], order[real] = rows[by_lane], places[by_lane]
-    arrays = [
+    found = [
         x[own[:, None], index] if over else x[index]
-        for x, over in zip(batch.columns[number], batch.over_lanes[number], strict=True)
+        for x, over in zip(arrays, over_lanes, strict=True)
     ]
     mask = None if real.all() else real
     which = tuple(streams[lane] for lane in own.tolist())
-    return _make_batch(batch.sites[number], which, arrays, order, mask)
+    return _make_batch(site, which, found, order, mask)
 
 
 def _make_batch(
