@@ -23,7 +23,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -34,13 +34,7 @@ from logax._compat import Array, Tree, make_effects_barrier
 from logax._delivery.control import register_flush_hook
 from logax._delivery.emit import current_shard, emit, lane_marker, owner_operands
 from logax._delivery.errors import delivery_errors
-from logax._delivery.ordering import (
-    RecordIndex,
-    index_records,
-    join_packets,
-    split_due,
-    stream_ends,
-)
+from logax._delivery.ordering import StreamOrder, order_by_arrival, stream_ends
 from logax._delivery.packet import (
     Packet,
     PacketLayout,
@@ -110,8 +104,7 @@ class Call:
         self.route = route
         self._block_size = BlockSize() if block_size is None else block_size
         self._block_started: float | None = None  # time at which the program resumed
-        self._next: dict[tuple[int, int], Any] = {}
-        self._early: dict[tuple[int, int], list[tuple[list[Packet], RecordIndex]]] = {}
+        self._streams: dict[tuple[int, int], StreamOrder] = {}
         self._ends: dict[tuple[int, int], Any] | None = None
 
     def receive(self, packets: Sequence[Packet]) -> bool:
@@ -126,8 +119,7 @@ class Call:
                 self._ends = stream_ends(packet)
             streams.setdefault(packet.stream(), []).append(packet)
         for stream, own in streams.items():
-            held = self._early.pop(stream, [])
-            self._deliver(stream, [*held, (own, index_records(own))])
+            self._deliver(self._streams.setdefault(stream, StreamOrder()).add(own))
         return self._is_complete()
 
     def settle(self) -> bool:
@@ -136,33 +128,17 @@ class Call:
         Returns:
           True if the call is complete.
         """
-        held, self._early = self._early, {}
-        for stream, parts in held.items():
-            self._deliver(stream, parts, is_complete=True)
+        for stream in list(self._streams.values()):
+            self._deliver(stream.settle())
         return self._is_complete()
 
-    def _deliver(self, stream: tuple[int, int], parts: Any, is_complete: bool = False) -> None:
-        """Deliver the records that are due, and hold the others."""
-        packets, index = _merge(parts)
-        lanes = max(math.prod(packet.lanes) for packet in packets)
-        expected = self._next.get(stream)
-        if expected is None:
-            expected = np.zeros(lanes, np.int64)
-        elif len(expected) < lanes:
-            # Values that vary only by `axis_index` have lanes, even if their call has none.
-            expected = np.full(lanes, expected.max(initial=0))
-        self._next[stream] = expected
-        if not lanes:
-            return
-        due, early = split_due(index, expected, is_complete)
-        if len(early.position):
-            self._early[stream] = [(packets, early)]
-        dropped = np.array([packet.is_dropped for packet in packets])
-        if dropped.any():
-            self._count_dropped(packets, due.select(dropped[due.packet]), len(expected))
-            due = due.select(~dropped[due.packet])
-        for packet in join_packets(packets, due):
-            self.route.deliver(packet)
+    def _deliver(self, packets: Iterable[Packet]) -> None:
+        """Deliver records that are due, and count those that were dropped."""
+        for packet in packets:
+            if packet.is_dropped:
+                _count_dropped([packet])
+            else:
+                self.route.deliver(packet)
 
     def measure_block(self, records: int) -> int:
         """Return the size of the next block, given the number of records that leave now.
@@ -189,20 +165,11 @@ class Call:
             except RuntimeError:  # pragma: no cover - the result was donated meanwhile
                 pass
 
-    def _count_dropped(self, packets: Sequence[Packet], index: RecordIndex, lanes: int) -> None:
-        for number, packet in enumerate(packets):
-            for at, site in enumerate(packet.schema.sites):
-                own = index.lane[(index.packet == number) & (index.site == at)]
-                total = int(np.where(own < 0, lanes, 1).sum())
-                if total:
-                    delivery_errors.count_dropped(site.describe(), total)
-
     def _is_complete(self) -> bool:
         if self._ends is None:
             return False
         return all(
-            bool((self._next.get(key, np.zeros(1, np.int64)) == end).all())
-            for key, end in self._ends.items()
+            self._streams.get(key, _NO_RECORDS).is_at(end) for key, end in self._ends.items()
         )
 
 
@@ -350,22 +317,6 @@ def _single_row(packet: Packet) -> SiteRows | None:
     return rows if rows.order.shape == (1,) and is_real else None
 
 
-def _merge(parts: Sequence[tuple[list[Packet], RecordIndex]]) -> tuple[list[Packet], RecordIndex]:
-    """Return all packets that are used, and one index of all records."""
-    if len(parts) == 1:
-        return parts[0]
-    packets: list[Packet] = []
-    indices = []
-    for own, index in parts:
-        used, number = np.unique(index.packet, return_inverse=True)
-        # Held records arrived before all new ones.
-        arrival = index.arrival if own is parts[-1][0] else np.full(len(number), -1)
-        number = number.reshape(-1) + len(packets)
-        indices.append(index._replace(packet=number, arrival=arrival))
-        packets += [own[i] for i in used.tolist()]
-    return packets, RecordIndex(*map(np.concatenate, zip(*indices, strict=True)))
-
-
 def _settle(before: int) -> None:
     """Settle all calls with a smaller number, and forget those that are complete or failed."""
     for number, call in list(_calls.items()):
@@ -408,6 +359,7 @@ def _reset() -> None:
 
 
 _EMPTY = np.zeros(0, bool)
+_NO_RECORDS = StreamOrder()
 _numbers = itertools.count(1)
 _calls: dict[int, Call] = {}
 register_flush_hook(_await_programs)
@@ -481,16 +433,14 @@ def queue_packet(packet: Packet, route: Route) -> None:
     """
     layout = packet.layout
     if not worker.add(layout.size, _deliver_all, (route, packet), layout.records):
-        _count_dropped(packet.drop_values())
+        _count_dropped(order_by_arrival([packet.drop_values()]))
 
 
-def _count_dropped(packet: Packet) -> None:
-    index = index_records([packet])
-    for number, site in enumerate(packet.schema.sites):
-        own = index.lane[index.site == number]
-        total = int(np.where(own < 0, math.prod(packet.lanes), 1).sum())
-        if total:
-            delivery_errors.count_dropped(site.describe(), total)
+def _count_dropped(packets: Iterable[Packet]) -> None:
+    for packet in packets:
+        for site, number in zip(packet.schema.sites, packet.count_records(), strict=True):
+            if number:
+                delivery_errors.count_dropped(site.describe(), number)
 
 
 def _deliver_all(arrived: collections.deque[tuple[Route, Packet]]) -> None:
@@ -502,8 +452,5 @@ def _deliver_all(arrived: collections.deque[tuple[Route, Packet]]) -> None:
 
 def _deliver(route: Route, packets: Sequence[Packet]) -> None:
     """Deliver the records of packets in the order of arrival."""
-    stacked = stack_packets(packets)
-    index = index_records(stacked)
-    in_order = index.select(np.lexsort((index.lane, index.position, index.arrival)))
-    for packet in join_packets(stacked, in_order):
+    for packet in order_by_arrival(stack_packets(packets)):
         route.deliver(packet)

@@ -413,6 +413,12 @@ class Packet(NamedTuple):
         """Return for each array of each site whether its first axis is that of lanes."""
         return [[any(over) for over in self.batched[at:end]] for at, end, _ in self.schema.spans]
 
+    def count_records(self) -> list[int]:
+        """Return the number of records of each site, of all lanes; for packets with an index."""
+        site, _, lane = self.record_index.T
+        number = np.where(lane < 0, math.prod(self.lanes), 1)
+        return [int(number[site == i].sum()) for i in range(len(self.schema.sites))]
+
     def shard(self) -> int | None:
         """Return the index of the shard that emitted the packet, if any."""
         return int(self.operands[1]) if self.schema.is_sharded else None
