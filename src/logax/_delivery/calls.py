@@ -41,7 +41,7 @@ from logax._delivery.packet import (
     PacketSchema,
     RecordStream,
     Site,
-    SiteRows,
+    site_operands,
     stack_packets,
 )
 from logax._delivery.routes import Route
@@ -283,12 +283,12 @@ class _DroppedRecords:
         if call is not self._call:
             return False
         bare = packet.drop_values()
-        rows = None if packet.schema.is_last or packet.lanes else _single_row(bare)
-        if rows is None:
+        position = None if packet.schema.is_last or packet.lanes else _only_position(bare)
+        if position is None:
             self._packets.append(bare)
         else:
             self._layouts[id(packet.layout)] = packet.layout
-            self._singles.extend((id(packet.layout), bare.shard() or 0, int(rows.order[0])))
+            self._singles.extend((id(packet.layout), bare.shard() or 0, position))
         return True
 
     def __call__(self) -> None:
@@ -302,19 +302,20 @@ class _DroppedRecords:
             schema = layout.schema
             values = [_EMPTY] * schema.sites[0].num_arrays
             gate = np.ones(1, bool) if schema.has_gate[0] else None
-            rows = SiteRows(values, np.array([position]), gate)
+            rows = site_operands(values, np.array([position]), gate)
             number, owner = np.asarray(self._number), (np.zeros((), np.uint32), _EMPTY)
             operands = schema.to_operands(number, np.asarray(shard), owner, [rows])
             yield Packet(layout, operands, is_unpacked=True, is_dropped=True)
 
 
-def _single_row(packet: Packet) -> SiteRows | None:
-    """Return the only row of a packet that holds exactly one real record, otherwise None."""
+def _only_position(packet: Packet) -> int | None:
+    """Return the position of the only record of a packet; None if it holds none or several."""
     if len(packet.schema.sites) != 1:
         return None
-    (rows,) = packet.schema.site_rows(packet.operands)
-    is_real = rows.gate is None or bool(np.asarray(rows.gate).all())
-    return rows if rows.order.shape == (1,) and is_real else None
+    ((_, end, gated),) = packet.schema.spans
+    positions = packet.operands[end]
+    is_real = not gated or bool(np.asarray(packet.operands[end + 1]).all())
+    return int(positions[0]) if positions.shape == (1,) and is_real else None
 
 
 def _settle(before: int) -> None:
@@ -375,7 +376,7 @@ def send_record(
     owner: Array | None = None,
 ) -> None:
     """Send one record to `receive` on the host, unless `gate` is false."""
-    rows = SiteRows(
+    rows = site_operands(
         [jnp.expand_dims(x, 0) for x in operands],
         jnp.zeros(1, jnp.int32),
         None if gate is None else jnp.expand_dims(gate, 0),
@@ -386,7 +387,7 @@ def send_record(
 
 
 def send_records(
-    columns: Sequence[tuple[LogSpec, SiteRows]],
+    columns: Sequence[tuple[LogSpec, Sequence[Any]]],
     receive: Callable[[Packet], None],
     number: Array,
     lanes: Array,
@@ -395,7 +396,7 @@ def send_records(
     """Send records of several sites to `receive` on the host, in one packet.
 
     Args:
-      columns: The specification and the rows of each site.
+      columns: The specification and the operands of each site, from `site_operands`.
       receive: Host function.
       number: Number of the call, or zero.
       lanes: Lanes of the call, from `lane_marker`.
@@ -403,9 +404,10 @@ def send_records(
     """
     worker.start()
     shard = current_shard()
+    sites = tuple(Site(spec) for spec, _ in columns)
     schema = PacketSchema(
-        tuple(Site(spec) for spec, _ in columns),
-        tuple(rows.gate is not None for _, rows in columns),
+        sites,
+        tuple(site.has_gate(rows) for site, (_, rows) in zip(sites, columns, strict=True)),
         0,
         (RecordStream(),),
         is_last=False,

@@ -120,21 +120,24 @@ def _index_records(packets: Sequence[Packet]) -> _RecordIndex:
     """Return the index of all real records of unpacked packets, in storage order."""
     columns = []
     for number, packet in enumerate(packets):
-        schema, lanes = packet.schema, math.prod(packet.lanes)
-        rows, over = schema.site_rows(packet.operands), schema.site_rows(packet.over_lanes())
-        uniform = not any(o.order or o.gate for o in over)
-        for site, r in enumerate(rows):
-            real = _mask(r)
+        spans, operands, over = packet.schema.spans, packet.operands, packet.batched
+        uniform = not any(
+            any(each) for _, end, gated in spans for each in over[end : end + 1 + gated]
+        )
+        for site, (_, end, gated) in enumerate(spans):
+            positions = operands[end]
+            num_rows = positions.shape[-1]
+            real = _mask(num_rows, operands[end + 1] if gated else None)
             if uniform:
                 row = np.flatnonzero(real)
-                lane, position = np.full(len(row), -1), r.order[row]
+                lane, position = np.full(len(row), -1), positions[row]
             else:
-                shape = (lanes, r.order.shape[-1])
+                shape = (math.prod(packet.lanes), num_rows)
                 lane, row = np.nonzero(np.broadcast_to(real, shape))
-                position = np.broadcast_to(r.order, shape)[lane, row]
+                position = np.broadcast_to(positions, shape)[lane, row]
             size = len(row)
             runs = np.array(packet.arrivals)
-            arrival = runs[row // max(r.order.shape[-1] // len(runs), 1)]
+            arrival = runs[row // max(num_rows // len(runs), 1)]
             same = (np.full(size, number), np.full(size, site))
             columns.append((position.astype(np.int64), arrival, *same, row, lane))
     if not columns:
@@ -267,14 +270,13 @@ def stream_ends(packet: Packet) -> dict[tuple[int, int], Any] | None:
     return ends
 
 
-def _mask(rows: Any) -> Any:
+def _mask(number: int, gate: Any) -> Any:
     """Return the mask of the real rows."""
-    number = rows.order.shape[-1]
-    if rows.gate is None:
+    if gate is None:
         return np.ones(number, bool)
-    if rows.gate.dtype == bool:
-        return rows.gate
-    return np.arange(number) < rows.gate[..., None]
+    if gate.dtype == bool:
+        return gate
+    return np.arange(number) < gate[..., None]
 
 
 def _sort_by_lane(index: _RecordIndex) -> Any:

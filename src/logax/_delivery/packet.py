@@ -2,7 +2,7 @@
 
 A `PacketSchema` describes the operands of an emission. It is known while tracing and the same for
 every run; the program lays out operands by it (`to_operands`), and the host finds them again
-(`site_rows`, `stream_ends`). A `PacketLayout` is a schema after lowering: it adds the lanes and the
+(`spans`, `stream_ends`). A `PacketLayout` is a schema after lowering: it adds the lanes and the
 packing of the operands. A `Packet` holds the arrays of one run of an emission, or of several runs
 whose records were stacked. On the host, its `record_index` lists its records in order.
 
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -197,23 +198,24 @@ class Site:
         """Number of arrays of a record: its leaves and its steps."""
         return sum(len(entry.leaves) for entry in self.spec.entries) + len(self.spec.steps)
 
+    def has_gate(self, operands: Sequence[Any]) -> bool:
+        """Return whether its operands, from `site_operands`, include a gate."""
+        return len(operands) > self.num_arrays + 1
+
 
 def _value(leaf: LeafSpec, x: Any) -> Any:
     return jax.random.wrap_key_data(x, impl=leaf.key_impl) if leaf.key_impl else x
 
 
-class SiteRows(NamedTuple):
-    """Records of one site, as operands.
+def site_operands(arrays: Sequence[Any], positions: Any, gate: Any = None) -> list[Any]:
+    """Return the operands for the records of one site.
 
-    Attributes:
+    Args:
       arrays: Leaves, then steps, each with a record axis.
-      order: Position of each record in the order of the program.
+      positions: Position of each record in the order of the program.
       gate: Mask of the real rows, or the number of real rows at the front; None if all are real.
     """
-
-    arrays: Any
-    order: Any
-    gate: Any
+    return [*arrays, positions] if gate is None else [*arrays, positions, gate]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -273,29 +275,25 @@ class PacketSchema:
         call: Any,
         shard: Any,
         owner: Sequence[Any],
-        rows: list[SiteRows],
+        rows: Iterable[Sequence[Any]],
         ends: Sequence[Any] = (),
         pending: Any = None,
     ) -> list[Any]:
-        """Return the operands in order; `owner` comes from `owner_operands`."""
+        """Return the operands in order.
+
+        `owner` comes from `owner_operands`, and the operands of each site from `site_operands`.
+        """
         operands = [call, shard] if self.is_sharded else [call]
         operands += [pending] if self.is_adaptive else []
         operands += owner if self.has_owner else []
-        for each in rows:
-            operands += [*each.arrays, each.order]
-            operands += [] if each.gate is None else [each.gate]
-        return [*operands, *ends]
-
-    def site_rows(self, operands: Sequence[Any]) -> list[SiteRows]:
-        """Return the operands of each site."""
-        return [
-            SiteRows(operands[at:end], operands[end], operands[end + 1] if gated else None)
-            for at, end, gated in self.spans
-        ]
+        return [*operands, *itertools.chain.from_iterable(rows), *ends]
 
     @functools.cached_property
     def spans(self) -> list[tuple[int, int, bool]]:
-        """Start and end of the arrays of each site, and whether the site has a gate."""
+        """Start and end of the arrays of each site, and whether the site has a gate.
+
+        The positions of its records come right behind its arrays, and then its gate.
+        """
         spans, at = [], self.num_common + self.has_owner
         for site, gated in zip(self.sites, self.has_gate, strict=True):
             spans.append((at, at + site.num_arrays, gated))
@@ -401,15 +399,11 @@ class Packet(NamedTuple):
             operands = whole
         return self._replace(operands=operands, is_unpacked=True)
 
-    def over_lanes(self) -> list[bool]:
-        """Return for each operand whether it varies over lanes."""
-        return [any(over) for over in self.batched]
-
     def columns(self) -> list[Sequence[Any]]:
         """Return the arrays of each site, with axes for lanes (if the array varies) and records."""
         return [self.operands[at:end] for at, end, _ in self.schema.spans]
 
-    def columns_over_lanes(self) -> list[list[bool]]:
+    def over_lanes(self) -> list[list[bool]]:
         """Return for each array of each site whether its first axis is that of lanes."""
         return [[any(over) for over in self.batched[at:end]] for at, end, _ in self.schema.spans]
 

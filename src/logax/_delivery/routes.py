@@ -196,7 +196,7 @@ def _split_lanes(packet: Packet) -> Iterator[_RecordParts]:
             # A log without leaves and steps has no arrays, and so no rows.
             yield sites[site], rows[site][row] if columns[site] else (), (), None
         return
-    over_lanes = packet.columns_over_lanes()
+    over_lanes = packet.over_lanes()
     numbers = list(itertools.product(*map(range, packet.lanes)))
     for site, row, lane in packet.record_index.tolist():
         varying, arrays = over_lanes[site], columns[site]
@@ -208,7 +208,7 @@ def _split_lanes(packet: Packet) -> Iterator[_RecordParts]:
 def _merge_lanes(packet: Packet) -> Iterator[_RecordParts]:
     """Yield each record of all lanes, with axes for lanes in front of every value and step."""
     number = int(np.prod(packet.lanes))
-    columns, over_lanes = packet.columns(), packet.columns_over_lanes()
+    columns, over_lanes = packet.columns(), packet.over_lanes()
     index = packet.record_index.tolist()
     together = [(site, row, None) for site, row, lane in index if lane < 0]
     for site, row, real in together or _side_by_side(index, number):

@@ -37,7 +37,7 @@ def split_by_site(
     """
     index = packet.record_index
     place = np.arange(first, first + len(index))
-    columns, over_lanes = packet.columns(), packet.columns_over_lanes()
+    columns, over_lanes = packet.columns(), packet.over_lanes()
     for number, own in _select_sites(packet, streams):
         rows, lanes, places = index[own, 1], index[own, 2], place[own]
         site, arrays, over = packet.schema.sites[number], columns[number], over_lanes[number]
@@ -86,7 +86,7 @@ def _have_conflict(packet: Packet, numbers: Sequence[int], streams: Any) -> bool
     # Records of single lanes or of finished runs are never joined.
     are_joinable = bool((packet.record_index[:, 2] < 0).all())
     are_joinable = are_joinable and all(stream.run is not None for stream in streams)
-    columns, over_lanes = packet.columns(), packet.columns_over_lanes()
+    columns, over_lanes = packet.columns(), packet.over_lanes()
     known: dict[str, Any] = {}
     for number in numbers:
         site = packet.schema.sites[number]

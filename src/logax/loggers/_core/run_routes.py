@@ -60,7 +60,7 @@ def _split_sites(
 def _make_subset(packet: Packet, number: int, has: tuple[bool, ...]) -> _StepSubset:
     """Return the site with only these steps."""
     site, columns = packet.schema.sites[number], packet.columns()[number]
-    over = packet.columns_over_lanes()[number]
+    over = packet.over_lanes()[number]
     values = site.num_arrays - len(has)
     kept = [*range(values), *(values + i for i, there in enumerate(has) if there)]
     types = tuple((columns[i].dtype, columns[i].shape[1 + over[i] :]) for i in kept)
@@ -72,7 +72,7 @@ def _missing_masks(packet: Packet) -> Iterator[tuple[int, Numbers]]:
 
     There is one lane if no step varies over lanes.
     """
-    columns, over_lanes = packet.columns(), packet.columns_over_lanes()
+    columns, over_lanes = packet.columns(), packet.over_lanes()
     for number, site in enumerate(packet.schema.sites):
         found = []
         for at in range(site.num_arrays - len(site.spec.steps), site.num_arrays):
