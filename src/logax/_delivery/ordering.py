@@ -240,12 +240,11 @@ def _join_same_kind(packets: Sequence[Packet], index: _RecordIndex) -> Packet:
     if len(used) == 1:
         return one._replace(record_index=np.stack([index.site, index.row, lane], axis=1))
     offsets = np.zeros(len(packets), np.int64)
-    parts: list[tuple[Packet, int, Site, Sequence[int]]] = []
+    parts: list[tuple[Packet, int, Site, None]] = []
     for number in used:
         packet = packets[number]
         offsets[number] = len(parts)
-        for at, site in enumerate(packet.schema.sites):
-            parts.append((packet, at, site, range(site.num_arrays)))
+        parts += [(packet, at, site, None) for at, site in enumerate(packet.schema.sites)]
     numbers = offsets[index.packet] + index.site
     return select_sites(parts, np.stack([numbers, index.row, lane], axis=1))
 

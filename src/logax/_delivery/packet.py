@@ -482,27 +482,41 @@ def make_packet(site: Site, arrays: Sequence[Any], number: int) -> Packet:
     return Packet(layout, operands, is_unpacked=True, record_index=index)
 
 
-def select_sites(parts: Sequence[tuple[Packet, int, Site, Sequence[int]]], index: Any) -> Packet:
+def select_sites(
+    parts: Sequence[tuple[Packet, int, Site, Sequence[int] | None]], index: Any
+) -> Packet:
     """Return one packet of parts of unpacked packets with the same lanes, shard and owner.
 
     Args:
       parts: For each site of the new packet: the packet that holds its rows, the number of the site
-        there, the new site, and which arrays of the old one it has.
-      index: Index of the records of the new packet.
+        there, the new site, and which arrays of the old one it has; None for all.
+      index: `record_index` of the new packet.
     """
     first, has_gate = parts[0][0], []
-    common = first.schema.num_common + first.schema.has_owner
+    schema = first.schema
+    common = schema.num_common + schema.has_owner
     operands, batched = list(first.operands[:common]), list(first.batched[:common])
     for packet, number, _, which in parts:
         at, end, gated = packet.schema.spans[number]
-        for i in [*(at + n for n in which), *range(end, end + 1 + gated)]:
-            operands.append(packet.operands[i])
-            batched.append(packet.batched[i])
+        if which is not None:
+            operands += [packet.operands[at + i] for i in which]
+            batched += [packet.batched[at + i] for i in which]
+            at = end
+        operands += packet.operands[at : end + 1 + gated]
+        batched += packet.batched[at : end + 1 + gated]
         has_gate.append(gated)
-    sites = tuple(site for _, _, site, _ in parts)
-    schema = dataclasses.replace(first.schema, sites=sites, has_gate=tuple(has_gate), is_last=False)
-    layout = first.layout._replace(schema=schema, batched=tuple(batched), packing=None)
-    return first._replace(layout=layout, operands=operands, record_index=index)
+    schema = PacketSchema(
+        tuple([site for _, _, site, _ in parts]),
+        tuple(has_gate),
+        schema.stream,
+        schema.streams,
+        is_last=False,
+        on_shard=schema.on_shard,
+        has_owner=schema.has_owner,
+        is_adaptive=schema.is_adaptive,
+    )
+    layout = PacketLayout(schema, first.lanes, tuple(batched), None, 0, len(index))
+    return Packet(layout, operands, True, first.is_dropped, record_index=index)
 
 
 def stack_packets(packets: Sequence[Packet]) -> list[Packet]:

@@ -38,7 +38,7 @@ def split_by_site(
     index = packet.record_index
     place = np.arange(first, first + len(index))
     columns, over_lanes = packet.columns(), packet.over_lanes()
-    for number, own in _select_sites(packet, streams):
+    for number, own in _select_sites(packet, columns, over_lanes, streams):
         rows, lanes, places = index[own, 1], index[own, 2], place[own]
         site, arrays, over = packet.schema.sites[number], columns[number], over_lanes[number]
         if not packet.lanes:
@@ -64,7 +64,9 @@ def signature(site: Site, arrays: Sequence[Any], axes: int) -> Any:
     return spec.entries, spec.steps, spec.tags, types
 
 
-def _select_sites(packet: Packet, streams: Any) -> Iterator[tuple[int, Any]]:
+def _select_sites(
+    packet: Packet, columns: Any, over_lanes: Any, streams: Any
+) -> Iterator[tuple[int, Any]]:
     """Yield sites, each with the selection of its records.
 
     Sites that share a key and cannot be joined alternate, so that every key stays in order.
@@ -72,7 +74,7 @@ def _select_sites(packet: Packet, streams: Any) -> Iterator[tuple[int, Any]]:
     column = packet.record_index[:, 0]
     if (column == column[0]).all():
         yield int(column[0]), slice(None)
-    elif _have_conflict(packet, np.unique(column).tolist(), streams):
+    elif _have_conflict(packet, columns, over_lanes, streams):
         changes = np.flatnonzero(np.diff(column)) + 1
         for begin, end in itertools.pairwise([0, *changes.tolist(), len(column)]):
             yield int(column[begin]), slice(begin, end)
@@ -81,14 +83,13 @@ def _select_sites(packet: Packet, streams: Any) -> Iterator[tuple[int, Any]]:
             yield number, column == number
 
 
-def _have_conflict(packet: Packet, numbers: Sequence[int], streams: Any) -> bool:
+def _have_conflict(packet: Packet, columns: Any, over_lanes: Any, streams: Any) -> bool:
     """Return whether sites share a key and cannot be joined."""
     # Records of single lanes or of finished runs are never joined.
     are_joinable = bool((packet.record_index[:, 2] < 0).all())
     are_joinable = are_joinable and all(stream.run is not None for stream in streams)
-    columns, over_lanes = packet.columns(), packet.over_lanes()
     known: dict[str, Any] = {}
-    for number in numbers:
+    for number in np.unique(packet.record_index[:, 0]).tolist():
         site = packet.schema.sites[number]
         both = zip(columns[number], over_lanes[number], strict=True)
         arrays = [x[0] if over else x for x, over in both]
