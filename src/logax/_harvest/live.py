@@ -161,11 +161,11 @@ class live:  # noqa: N801 - used like a function
         except (DeliveryError, ExceptionGroup) as failure:
             add_note(error, f"`live` also failed to deliver records: {failure}")
 
-    def deliver(self, packet: Packet) -> None:
+    def deliver(self, batch: Packet) -> None:
         """Pass the selected part of a packet on; runs on the worker thread."""
-        for site in packet.schema.sites:
+        for site in batch.schema.sites:
             self._seen.add(site.spec)
-        chosen = _select_part(packet, self._selection)
+        chosen = _select_part(batch, self._selection)
         if chosen is not None:
             for route in self._routes:
                 route.deliver(chosen)
