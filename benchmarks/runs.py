@@ -43,7 +43,7 @@ from benchmarks.timing import Allowance, Side
 from logax import flush, load, spool, tap
 from logax._delivery.record_batch import RecordBatch, RunInfo
 from logax._delivery.worker import worker
-from logax._runs.encoding import EncodedBatch, LayoutCache
+from logax._runs.encoding import LayoutCache, encode_batch
 from logax._runs.format import block_checksums
 from logax._runs.runs_writer import RunsWriter
 from logax.loggers import SaveLogger
@@ -341,11 +341,12 @@ class _Batch:
         values = {f"key{j}": chance.standard_normal(shape, np.float32) for j in range(KEYS)}
         steps = np.broadcast_to(np.arange(BATCH_RECORDS), shape)
         self.batch = RecordBatch.of(self.runs, values, step=steps)
-        self.encoded = EncodedBatch(self.batch, *LayoutCache().layout_of(self.batch), 0.0)
+        layout, _ = LayoutCache().layout_of(self.batch)
+        *_, self.shared, self.alone = encode_batch(self.batch, layout)
 
     def checksums(self) -> list[bytes]:
         """Compute the checksums that the store computes for its bytes."""
-        parts = [memoryview(self.encoded.shared), *self.encoded.alone]
+        parts = [memoryview(self.shared), *self.alone]
         return [block_checksums(data) for data in parts]
 
     def results(self) -> Any:

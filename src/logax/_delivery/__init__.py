@@ -7,7 +7,7 @@ Data flows from top to bottom:
 | `packet` | the wire format: schema, packing and arrays of one emission |
 | `emit` | the primitives inside the program: emit a packet, open a call, ask the host |
 | `calls` | the running calls, the size of their blocks, and packets without a call |
-| `ordering` | the index of the records in packets, sorted into the order of the program |
+| `ordering` | the records of packets, put into the order of the program |
 | `routes` | destinations of records: the `Route` protocol, and callbacks |
 | `record_batch` | columnar batches, as sinks receive them |
 

@@ -23,7 +23,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -34,20 +34,14 @@ from logax._compat import Array, Tree, make_effects_barrier
 from logax._delivery.control import register_flush_hook
 from logax._delivery.emit import current_shard, emit, lane_marker, owner_operands
 from logax._delivery.errors import delivery_errors
-from logax._delivery.ordering import (
-    RecordIndex,
-    index_records,
-    make_batches,
-    split_due,
-    stream_ends,
-)
+from logax._delivery.ordering import StreamOrder, order_by_arrival, stream_ends
 from logax._delivery.packet import (
     Packet,
     PacketLayout,
     PacketSchema,
     RecordStream,
     Site,
-    SiteRows,
+    site_operands,
     stack_packets,
 )
 from logax._delivery.routes import Route
@@ -110,8 +104,7 @@ class Call:
         self.route = route
         self._block_size = BlockSize() if block_size is None else block_size
         self._block_started: float | None = None  # time at which the program resumed
-        self._next: dict[tuple[int, int], Any] = {}
-        self._early: dict[tuple[int, int], list[tuple[list[Packet], RecordIndex]]] = {}
+        self._streams: dict[tuple[int, int], StreamOrder] = {}
         self._ends: dict[tuple[int, int], Any] | None = None
 
     def receive(self, packets: Sequence[Packet]) -> bool:
@@ -126,8 +119,7 @@ class Call:
                 self._ends = stream_ends(packet)
             streams.setdefault(packet.stream(), []).append(packet)
         for stream, own in streams.items():
-            held = self._early.pop(stream, [])
-            self._deliver(stream, [*held, (own, index_records(own))])
+            self._deliver(self._streams.setdefault(stream, StreamOrder()).add(own))
         return self._is_complete()
 
     def settle(self) -> bool:
@@ -136,33 +128,17 @@ class Call:
         Returns:
           True if the call is complete.
         """
-        held, self._early = self._early, {}
-        for stream, parts in held.items():
-            self._deliver(stream, parts, is_complete=True)
+        for stream in list(self._streams.values()):
+            self._deliver(stream.settle())
         return self._is_complete()
 
-    def _deliver(self, stream: tuple[int, int], parts: Any, is_complete: bool = False) -> None:
-        """Deliver the records that are due, and hold the others."""
-        packets, index = _merge(parts)
-        lanes = max(math.prod(packet.lanes) for packet in packets)
-        expected = self._next.get(stream)
-        if expected is None:
-            expected = np.zeros(lanes, np.int64)
-        elif len(expected) < lanes:
-            # Values that vary only by `axis_index` have lanes, even if their call has none.
-            expected = np.full(lanes, expected.max(initial=0))
-        self._next[stream] = expected
-        if not lanes:
-            return
-        due, early = split_due(index, expected, is_complete)
-        if len(early.position):
-            self._early[stream] = [(packets, early)]
-        dropped = np.array([packet.is_dropped for packet in packets])
-        if dropped.any():
-            self._count_dropped(packets, due.select(dropped[due.packet]), len(expected))
-            due = due.select(~dropped[due.packet])
-        for batch in make_batches(packets, due):
-            self.route.deliver(batch)
+    def _deliver(self, packets: Iterable[Packet]) -> None:
+        """Deliver records that are due, and count those that were dropped."""
+        for packet in packets:
+            if packet.is_dropped:
+                _count_dropped([packet])
+            else:
+                self.route.deliver(packet)
 
     def measure_block(self, records: int) -> int:
         """Return the size of the next block, given the number of records that leave now.
@@ -189,20 +165,11 @@ class Call:
             except RuntimeError:  # pragma: no cover - the result was donated meanwhile
                 pass
 
-    def _count_dropped(self, packets: Sequence[Packet], index: RecordIndex, lanes: int) -> None:
-        for number, packet in enumerate(packets):
-            for at, site in enumerate(packet.schema.sites):
-                own = index.lane[(index.packet == number) & (index.site == at)]
-                total = int(np.where(own < 0, lanes, 1).sum())
-                if total:
-                    delivery_errors.count_dropped(site.describe(), total)
-
     def _is_complete(self) -> bool:
         if self._ends is None:
             return False
         return all(
-            bool((self._next.get(key, np.zeros(1, np.int64)) == end).all())
-            for key, end in self._ends.items()
+            self._streams.get(key, _NO_RECORDS).is_at(end) for key, end in self._ends.items()
         )
 
 
@@ -316,12 +283,12 @@ class _DroppedRecords:
         if call is not self._call:
             return False
         bare = packet.drop_values()
-        rows = None if packet.schema.is_last or packet.lanes else _single_row(bare)
-        if rows is None:
+        position = None if packet.schema.is_last or packet.lanes else _only_position(bare)
+        if position is None:
             self._packets.append(bare)
         else:
             self._layouts[id(packet.layout)] = packet.layout
-            self._singles.extend((id(packet.layout), bare.shard() or 0, int(rows.order[0])))
+            self._singles.extend((id(packet.layout), bare.shard() or 0, position))
         return True
 
     def __call__(self) -> None:
@@ -335,35 +302,20 @@ class _DroppedRecords:
             schema = layout.schema
             values = [_EMPTY] * schema.sites[0].num_arrays
             gate = np.ones(1, bool) if schema.has_gate[0] else None
-            rows = SiteRows(values, np.array([position]), gate)
+            rows = site_operands(values, np.array([position]), gate)
             number, owner = np.asarray(self._number), (np.zeros((), np.uint32), _EMPTY)
             operands = schema.to_operands(number, np.asarray(shard), owner, [rows])
             yield Packet(layout, operands, is_unpacked=True, is_dropped=True)
 
 
-def _single_row(packet: Packet) -> SiteRows | None:
-    """Return the only row of a packet that holds exactly one real record, otherwise None."""
+def _only_position(packet: Packet) -> int | None:
+    """Return the position of the only record of a packet; None if it holds none or several."""
     if len(packet.schema.sites) != 1:
         return None
-    (rows,) = packet.schema.site_rows(packet.operands)
-    is_real = rows.gate is None or bool(np.asarray(rows.gate).all())
-    return rows if rows.order.shape == (1,) and is_real else None
-
-
-def _merge(parts: Sequence[tuple[list[Packet], RecordIndex]]) -> tuple[list[Packet], RecordIndex]:
-    """Return all packets that are used, and one index of all records."""
-    if len(parts) == 1:
-        return parts[0]
-    packets: list[Packet] = []
-    indices = []
-    for own, index in parts:
-        used, number = np.unique(index.packet, return_inverse=True)
-        # Held records arrived before all new ones.
-        arrival = index.arrival if own is parts[-1][0] else np.full(len(number), -1)
-        number = number.reshape(-1) + len(packets)
-        indices.append(index._replace(packet=number, arrival=arrival))
-        packets += [own[i] for i in used.tolist()]
-    return packets, RecordIndex(*map(np.concatenate, zip(*indices, strict=True)))
+    ((_, end, gated),) = packet.schema.spans
+    positions = packet.operands[end]
+    is_real = not gated or bool(np.asarray(packet.operands[end + 1]).all())
+    return int(positions[0]) if positions.shape == (1,) and is_real else None
 
 
 def _settle(before: int) -> None:
@@ -408,6 +360,7 @@ def _reset() -> None:
 
 
 _EMPTY = np.zeros(0, bool)
+_NO_RECORDS = StreamOrder()
 _numbers = itertools.count(1)
 _calls: dict[int, Call] = {}
 register_flush_hook(_await_programs)
@@ -423,7 +376,7 @@ def send_record(
     owner: Array | None = None,
 ) -> None:
     """Send one record to `receive` on the host, unless `gate` is false."""
-    rows = SiteRows(
+    rows = site_operands(
         [jnp.expand_dims(x, 0) for x in operands],
         jnp.zeros(1, jnp.int32),
         None if gate is None else jnp.expand_dims(gate, 0),
@@ -434,7 +387,7 @@ def send_record(
 
 
 def send_records(
-    columns: Sequence[tuple[LogSpec, SiteRows]],
+    columns: Sequence[tuple[LogSpec, Sequence[Any]]],
     receive: Callable[[Packet], None],
     number: Array,
     lanes: Array,
@@ -443,7 +396,7 @@ def send_records(
     """Send records of several sites to `receive` on the host, in one packet.
 
     Args:
-      columns: The specification and the rows of each site.
+      columns: The specification and the operands of each site, from `site_operands`.
       receive: Host function.
       number: Number of the call, or zero.
       lanes: Lanes of the call, from `lane_marker`.
@@ -451,9 +404,10 @@ def send_records(
     """
     worker.start()
     shard = current_shard()
+    sites = tuple(Site(spec) for spec, _ in columns)
     schema = PacketSchema(
-        tuple(Site(spec) for spec, _ in columns),
-        tuple(rows.gate is not None for _, rows in columns),
+        sites,
+        tuple(site.has_gate(rows) for site, (_, rows) in zip(sites, columns, strict=True)),
         0,
         (RecordStream(),),
         is_last=False,
@@ -481,16 +435,14 @@ def queue_packet(packet: Packet, route: Route) -> None:
     """
     layout = packet.layout
     if not worker.add(layout.size, _deliver_all, (route, packet), layout.records):
-        _count_dropped(packet.drop_values())
+        _count_dropped(order_by_arrival([packet.drop_values()]))
 
 
-def _count_dropped(packet: Packet) -> None:
-    index = index_records([packet])
-    for number, site in enumerate(packet.schema.sites):
-        own = index.lane[index.site == number]
-        total = int(np.where(own < 0, math.prod(packet.lanes), 1).sum())
-        if total:
-            delivery_errors.count_dropped(site.describe(), total)
+def _count_dropped(packets: Iterable[Packet]) -> None:
+    for packet in packets:
+        for site, number in zip(packet.schema.sites, packet.count_records(), strict=True):
+            if number:
+                delivery_errors.count_dropped(site.describe(), number)
 
 
 def _deliver_all(arrived: collections.deque[tuple[Route, Packet]]) -> None:
@@ -502,8 +454,5 @@ def _deliver_all(arrived: collections.deque[tuple[Route, Packet]]) -> None:
 
 def _deliver(route: Route, packets: Sequence[Packet]) -> None:
     """Deliver the records of packets in the order of arrival."""
-    stacked = stack_packets(packets)
-    index = index_records(stacked)
-    in_order = index.select(np.lexsort((index.lane, index.position, index.arrival)))
-    for batch in make_batches(stacked, in_order):
-        route.deliver(batch)
+    for packet in order_by_arrival(stack_packets(packets)):
+        route.deliver(packet)

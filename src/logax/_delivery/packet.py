@@ -2,9 +2,9 @@
 
 A `PacketSchema` describes the operands of an emission. It is known while tracing and the same for
 every run; the program lays out operands by it (`to_operands`), and the host finds them again
-(`site_rows`, `stream_ends`). A `PacketLayout` is a schema after lowering: it adds the lanes and the
+(`spans`, `stream_ends`). A `PacketLayout` is a schema after lowering: it adds the lanes and the
 packing of the operands. A `Packet` holds the arrays of one run of an emission, or of several runs
-whose records were stacked.
+whose records were stacked. On the host, its `record_index` lists its records in order.
 
 Each operand of a host call has a fixed cost, so `Packing` joins small operands to one row of 32-bit
 words. Rows of the same packing can be stacked, so that the host decodes many emissions at once.
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -197,23 +198,24 @@ class Site:
         """Number of arrays of a record: its leaves and its steps."""
         return sum(len(entry.leaves) for entry in self.spec.entries) + len(self.spec.steps)
 
+    def has_gate(self, operands: Sequence[Any]) -> bool:
+        """Return whether its operands, from `site_operands`, include a gate."""
+        return len(operands) > self.num_arrays + 1
+
 
 def _value(leaf: LeafSpec, x: Any) -> Any:
     return jax.random.wrap_key_data(x, impl=leaf.key_impl) if leaf.key_impl else x
 
 
-class SiteRows(NamedTuple):
-    """Records of one site, as operands.
+def site_operands(arrays: Sequence[Any], positions: Any, gate: Any = None) -> list[Any]:
+    """Return the operands for the records of one site.
 
-    Attributes:
+    Args:
       arrays: Leaves, then steps, each with a record axis.
-      order: Position of each record in the order of the program.
+      positions: Position of each record in the order of the program.
       gate: Mask of the real rows, or the number of real rows at the front; None if all are real.
     """
-
-    arrays: Any
-    order: Any
-    gate: Any
+    return [*arrays, positions] if gate is None else [*arrays, positions, gate]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -273,29 +275,25 @@ class PacketSchema:
         call: Any,
         shard: Any,
         owner: Sequence[Any],
-        rows: list[SiteRows],
+        rows: Iterable[Sequence[Any]],
         ends: Sequence[Any] = (),
         pending: Any = None,
     ) -> list[Any]:
-        """Return the operands in order; `owner` comes from `owner_operands`."""
+        """Return the operands in order.
+
+        `owner` comes from `owner_operands`, and the operands of each site from `site_operands`.
+        """
         operands = [call, shard] if self.is_sharded else [call]
         operands += [pending] if self.is_adaptive else []
         operands += owner if self.has_owner else []
-        for each in rows:
-            operands += [*each.arrays, each.order]
-            operands += [] if each.gate is None else [each.gate]
-        return [*operands, *ends]
-
-    def site_rows(self, operands: Sequence[Any]) -> list[SiteRows]:
-        """Return the operands of each site."""
-        return [
-            SiteRows(operands[at:end], operands[end], operands[end + 1] if gated else None)
-            for at, end, gated in self.spans
-        ]
+        return [*operands, *itertools.chain.from_iterable(rows), *ends]
 
     @functools.cached_property
     def spans(self) -> list[tuple[int, int, bool]]:
-        """Start and end of the arrays of each site, and whether the site has a gate."""
+        """Start and end of the arrays of each site, and whether the site has a gate.
+
+        The positions of its records come right behind its arrays, and then its gate.
+        """
         spans, at = [], self.num_common + self.has_owner
         for site, gated in zip(self.sites, self.has_gate, strict=True):
             spans.append((at, at + site.num_arrays, gated))
@@ -348,6 +346,9 @@ class Packet(NamedTuple):
       is_unpacked: True if the operands are unpacked, with all lanes merged into one axis.
       is_dropped: True if its values were dropped because the queue was full.
       arrivals: For each run that was stacked, its position in the order of arrival.
+      record_index: Integers of shape (records, 3): site, row and lane of the records in the order
+        of the program; lane -1 means all. Other rows are not delivered. None until the host has
+        put the records in order (see `ordering`).
     """
 
     layout: PacketLayout
@@ -355,6 +356,7 @@ class Packet(NamedTuple):
     is_unpacked: bool = False
     is_dropped: bool = False
     arrivals: tuple[int, ...] = (0,)
+    record_index: Any = None
 
     @property
     def schema(self) -> PacketSchema:
@@ -397,9 +399,19 @@ class Packet(NamedTuple):
             operands = whole
         return self._replace(operands=operands, is_unpacked=True)
 
-    def over_lanes(self) -> list[bool]:
-        """Return for each operand whether it varies over lanes."""
-        return [any(over) for over in self.batched]
+    def columns(self) -> list[Sequence[Any]]:
+        """Return the arrays of each site, with axes for lanes (if the array varies) and records."""
+        return [self.operands[at:end] for at, end, _ in self.schema.spans]
+
+    def over_lanes(self) -> list[list[bool]]:
+        """Return for each array of each site whether its first axis is that of lanes."""
+        return [[any(over) for over in self.batched[at:end]] for at, end, _ in self.schema.spans]
+
+    def count_records(self) -> list[int]:
+        """Return the number of records of each site, of all lanes; for packets with an index."""
+        site, _, lane = self.record_index.T
+        number = np.where(lane < 0, math.prod(self.lanes), 1)
+        return [int(number[site == i].sum()) for i in range(len(self.schema.sites))]
 
     def shard(self) -> int | None:
         """Return the index of the shard that emitted the packet, if any."""
@@ -452,6 +464,59 @@ class Packet(NamedTuple):
         for at, end, _ in self.schema.spans:
             kept[at:end] = [np.zeros(0, bool)] * (end - at)
         return self._replace(operands=kept, is_unpacked=True, is_dropped=True)
+
+
+def make_packet(site: Site, arrays: Sequence[Any], number: int) -> Packet:
+    """Return a packet of records that were logged on the host, in order.
+
+    Args:
+      site: The site.
+      arrays: Its arrays, with a record axis.
+      number: Number of records.
+    """
+    schema = PacketSchema((site,), (False,), 0, (RecordStream(),), is_last=False)
+    index = np.zeros((number, 3), np.int64)
+    index[:, 1], index[:, 2] = np.arange(number), -1
+    operands = [np.zeros((), np.uint32), *arrays, index[:, 1]]
+    layout = PacketLayout(schema, (), ((),) * len(operands), None, 0, number)
+    return Packet(layout, operands, is_unpacked=True, record_index=index)
+
+
+def select_sites(
+    parts: Sequence[tuple[Packet, int, Site, Sequence[int] | None]], index: Any
+) -> Packet:
+    """Return one packet of parts of unpacked packets with the same lanes, shard and owner.
+
+    Args:
+      parts: For each site of the new packet: the packet that holds its rows, the number of the site
+        there, the new site, and which arrays of the old one it has; None for all.
+      index: `record_index` of the new packet.
+    """
+    first, has_gate = parts[0][0], []
+    schema = first.schema
+    common = schema.num_common + schema.has_owner
+    operands, batched = list(first.operands[:common]), list(first.batched[:common])
+    for packet, number, _, which in parts:
+        at, end, gated = packet.schema.spans[number]
+        if which is not None:
+            operands += [packet.operands[at + i] for i in which]
+            batched += [packet.batched[at + i] for i in which]
+            at = end
+        operands += packet.operands[at : end + 1 + gated]
+        batched += packet.batched[at : end + 1 + gated]
+        has_gate.append(gated)
+    schema = PacketSchema(
+        tuple([site for _, _, site, _ in parts]),
+        tuple(has_gate),
+        schema.stream,
+        schema.streams,
+        is_last=False,
+        on_shard=schema.on_shard,
+        has_owner=schema.has_owner,
+        is_adaptive=schema.is_adaptive,
+    )
+    layout = PacketLayout(schema, first.lanes, tuple(batched), None, 0, len(index))
+    return Packet(layout, operands, True, first.is_dropped, record_index=index)
 
 
 def stack_packets(packets: Sequence[Packet]) -> list[Packet]:

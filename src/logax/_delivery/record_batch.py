@@ -150,7 +150,7 @@ class RecordBatch:
     @functools.cached_property
     def number(self) -> int:
         """Number of records of all streams together."""
-        return int(self.order.size if self.real is None else self.real.sum())
+        return int(np.size(self.order) if self.real is None else np.count_nonzero(self.real))
 
     @functools.cached_property
     def leaves(self) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """The destinations of records: the `Route` protocol, and the route to a callback.
 
-A route receives batches in the order of the program, on the worker thread. `CallbackRoute` splits
-them into single records, the dictionaries that the callbacks of `tap` and `live` get.
+A route receives packets whose records are in order (`Packet.record_index`), on the worker thread.
+`CallbackRoute` splits them into single records, the dictionaries that the callbacks of `tap` and
+`live` get.
 """
 
 from __future__ import annotations
@@ -9,13 +10,13 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import jax
 import numpy as np
 
 from logax._delivery.errors import DeliveryError, delivery_errors
-from logax._delivery.packet import RecordOwner, Site
+from logax._delivery.packet import Packet, Site
 from logax._delivery.worker import worker
 from logax._support.arrays import leaf_name
 from logax._support.messages import describe_error
@@ -104,33 +105,14 @@ def make_record(
     return one
 
 
-class OrderedBatch(NamedTuple):
-    """Records in the order of the program: columns for each site, and an index into them.
-
-    Attributes:
-      sites: The `log` calls.
-      lanes: Number of lanes at each level of `vmap`.
-      shard: Index of the shard under `shard_map`; None elsewhere.
-      columns: For each site its arrays, with axes for lanes (if the array varies) and records.
-      over_lanes: For each array of each site, whether its first axis is that of lanes.
-      order: Integers of shape (records, 3): site, row and lane of each record; lane -1 means all.
-      owner: Run that the records belong to, if any.
-    """
-
-    sites: tuple[Site, ...]
-    lanes: tuple[int, ...]
-    shard: int | None
-    columns: Sequence[Sequence[Any]]
-    over_lanes: Sequence[Sequence[bool]]
-    order: Any
-    owner: RecordOwner | None = None
-
-
 class Route(Protocol):
-    """A destination of batches. Its errors are stored under it, so it must be hashable."""
+    """A destination of records. Its errors are stored under it, so it must be hashable."""
 
-    def deliver(self, batch: OrderedBatch) -> None:
-        """Deliver a batch, on the worker thread. Must not raise: see `delivery_errors`."""
+    def deliver(self, packet: Packet) -> None:
+        """Deliver the records of a packet, on the worker thread.
+
+        Must not raise: see `delivery_errors`.
+        """
 
 
 class CallbackRoute:
@@ -162,10 +144,11 @@ class CallbackRoute:
     def __hash__(self) -> int:
         return hash(self._key)
 
-    def deliver(self, batch: OrderedBatch) -> None:
+    def deliver(self, packet: Packet) -> None:
         """Call the callback with each record, and store its errors."""
-        callback, shard = self.callback, batch.shard
-        rows = _merge_lanes(batch) if self.lanes == "batch" and batch.lanes else _split_lanes(batch)
+        callback, shard = self.callback, packet.shard()
+        merges = self.lanes == "batch" and packet.lanes
+        rows = _merge_lanes(packet) if merges else _split_lanes(packet)
         worker.running = ("the callback", callback)
         for site, arrays, lane, real in rows:
             worker.progress += 1
@@ -200,47 +183,49 @@ class CallbackRoute:
 _RecordParts = tuple[Site, Sequence[Any], tuple[int, ...], Any]  # site, arrays, lane, real lanes
 
 
-def _split_lanes(batch: OrderedBatch) -> Iterator[_RecordParts]:
+def _split_lanes(packet: Packet) -> Iterator[_RecordParts]:
     """Yield each record of each lane."""
-    sites = batch.sites
-    if not batch.lanes:
+    sites, columns = packet.schema.sites, packet.columns()
+    if not packet.lanes:
         # It is faster to convert a whole array to a list of scalars than to index it.
         rows = [
             list(zip(*(list(x) if x.ndim == 1 else x for x in arrays), strict=True))
-            for arrays in batch.columns
+            for arrays in columns
         ]
-        for site, row, _ in batch.order.tolist():
+        for site, row, _ in packet.record_index.tolist():
             # A log without leaves and steps has no arrays, and so no rows.
-            yield sites[site], rows[site][row] if batch.columns[site] else (), (), None
+            yield sites[site], rows[site][row] if columns[site] else (), (), None
         return
-    numbers = list(itertools.product(*map(range, batch.lanes)))
-    for site, row, lane in batch.order.tolist():
-        varying, arrays = batch.over_lanes[site], batch.columns[site]
+    over_lanes = packet.over_lanes()
+    numbers = list(itertools.product(*map(range, packet.lanes)))
+    for site, row, lane in packet.record_index.tolist():
+        varying, arrays = over_lanes[site], columns[site]
         for one in range(len(numbers)) if lane < 0 else (lane,):
             own = [x[one, row] if v else x[row] for x, v in zip(arrays, varying, strict=True)]
             yield sites[site], own, numbers[one], None
 
 
-def _merge_lanes(batch: OrderedBatch) -> Iterator[_RecordParts]:
+def _merge_lanes(packet: Packet) -> Iterator[_RecordParts]:
     """Yield each record of all lanes, with axes for lanes in front of every value and step."""
-    number = int(np.prod(batch.lanes))
-    order = batch.order.tolist()
-    together = [(site, row, None) for site, row, lane in order if lane < 0]
-    for site, row, real in together or _side_by_side(order, number):
-        varying, arrays = batch.over_lanes[site], batch.columns[site]
+    number = int(np.prod(packet.lanes))
+    columns, over_lanes = packet.columns(), packet.over_lanes()
+    index = packet.record_index.tolist()
+    together = [(site, row, None) for site, row, lane in index if lane < 0]
+    for site, row, real in together or _side_by_side(index, number):
+        varying, arrays = over_lanes[site], columns[site]
         own = []
         for x, v in zip(arrays, varying, strict=True):
             if isinstance(row, int):
                 value = x[:, row] if v else np.broadcast_to(x[row], (number, *x.shape[1:]))
             else:
                 value = x[np.arange(number), row] if v else x[row]
-            own.append(value.reshape((*batch.lanes, *value.shape[1:])))
-        which = None if real is None or real.all() else real.reshape(batch.lanes)
-        yield batch.sites[site], own, (), which
+            own.append(value.reshape((*packet.lanes, *value.shape[1:])))
+        which = None if real is None or real.all() else real.reshape(packet.lanes)
+        yield packet.schema.sites[site], own, (), which
 
 
 def _side_by_side(
-    order: Sequence[tuple[int, int, int]], number: int
+    index: Sequence[tuple[int, int, int]], number: int
 ) -> Iterator[tuple[int, Any, Any]]:
     """Merge the records of lanes that log differently, keeping the order of each lane.
 
@@ -248,7 +233,7 @@ def _side_by_side(
       A site, the row of each lane, and the mask of the lanes that have a row.
     """
     of_lane: list[list[tuple[int, int]]] = [[] for _ in range(number)]
-    for site, row, lane in order:
+    for site, row, lane in index:
         of_lane[lane].append((site, row))
     lengths = np.array([len(own) for own in of_lane])
     sites = np.full((number, lengths.max() + 1), -1)

@@ -20,8 +20,8 @@ from logax._compat import Array
 from logax._delivery.calls import queue_packet, send_record
 from logax._delivery.control import flush
 from logax._delivery.errors import DeliveryError
-from logax._delivery.packet import Packet, Site
-from logax._delivery.routes import CallbackRoute, OrderedBatch, Route, record
+from logax._delivery.packet import Packet, Site, select_sites
+from logax._delivery.routes import CallbackRoute, Route, record
 from logax._harvest.selection import Names, SeenLogs, Selection
 from logax._log import begin_binding
 from logax._log_spec import LogSpec
@@ -161,11 +161,11 @@ class live:  # noqa: N801 - used like a function
         except (DeliveryError, ExceptionGroup) as failure:
             add_note(error, f"`live` also failed to deliver records: {failure}")
 
-    def deliver(self, batch: OrderedBatch) -> None:
-        """Pass the selected part of a batch on; runs on the worker thread."""
-        for site in batch.sites:
+    def deliver(self, batch: Packet) -> None:
+        """Pass the selected part of a packet on; runs on the worker thread."""
+        for site in batch.schema.sites:
             self._seen.add(site.spec)
-        chosen = _select_batch(batch, self._selection)
+        chosen = _select_part(batch, self._selection)
         if chosen is not None:
             for route in self._routes:
                 route.deliver(chosen)
@@ -180,25 +180,22 @@ def _take(packet: Packet) -> None:
         queue_packet(packet, _open_blocks[0])
 
 
-def _select_batch(batch: OrderedBatch, selection: Selection) -> OrderedBatch | None:
-    """Return the selected part of a batch, or None if it is empty."""
-    sites: list[Site] = []
-    columns, over_lanes, numbers = [], [], []
-    for site, arrays, over in zip(batch.sites, batch.columns, batch.over_lanes, strict=True):
-        part, _ = selection.split(site.spec, range(len(arrays)))
-        numbers.append(len(sites) if part.entries else -1)
-        if part.entries:
-            indices = part.flat_operands()
-            spec = part.to_spec()
-            sites.append(site if spec == site.spec else _site_of(spec))
-            columns.append([arrays[i] for i in indices])
-            over_lanes.append([over[i] for i in indices])
-    if not sites:
+def _select_part(packet: Packet, selection: Selection) -> Packet | None:
+    """Return the selected part of a packet, or None if it is empty."""
+    parts: list[tuple[Packet, int, Site, Sequence[int]]] = []
+    numbers = []
+    for number, site in enumerate(packet.schema.sites):
+        chosen, _ = selection.split(site.spec, range(site.num_arrays))
+        numbers.append(len(parts) if chosen.entries else -1)
+        if chosen.entries:
+            spec = chosen.to_spec()
+            own = site if spec == site.spec else _site_of(spec)
+            parts.append((packet, number, own, chosen.flat_operands()))
+    if not parts:
         return None
-    order = batch.order.copy()
-    order[:, 0] = np.array(numbers)[order[:, 0]]
-    order = order[order[:, 0] >= 0]
-    return batch._replace(sites=tuple(sites), columns=columns, over_lanes=over_lanes, order=order)
+    index = packet.record_index.copy()
+    index[:, 0] = np.array(numbers)[index[:, 0]]
+    return select_sites(parts, index[index[:, 0] >= 0])
 
 
 @functools.lru_cache(maxsize=1024)
@@ -213,10 +210,10 @@ class _OpenBlocks:
     def __init__(self, blocks: Sequence[live]) -> None:
         self._blocks = tuple(blocks)
 
-    def deliver(self, batch: OrderedBatch) -> None:
-        """Pass a batch to every block."""
+    def deliver(self, packet: Packet) -> None:
+        """Pass a packet to every block."""
         for block in self._blocks:
-            block.deliver(batch)
+            block.deliver(packet)
 
 
 def _update_open_blocks() -> None:

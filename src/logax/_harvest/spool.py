@@ -22,7 +22,7 @@ from logax import _compat
 from logax._compat import Array, Equation, Tree, replicate_like
 from logax._delivery.calls import receive_whole_call, send_records
 from logax._delivery.emit import lane_marker
-from logax._delivery.packet import Packet, SiteRows
+from logax._delivery.packet import Packet, site_operands
 from logax._harvest.call import HarvestedFunction
 from logax._harvest.census import Census, Tally, census_of_entries
 from logax._harvest.harvest import Frame, Harvest
@@ -364,16 +364,15 @@ def send_logs(
     place = 0
     parts = []
     for group in columns.values():
-        spec, rows = _combine_group(group, place)
-        parts.append((spec, rows))
-        place += len(rows.order)
+        parts.append(_combine_group(group, place))
+        place += next(iter(group.values())).length or 0
     zero = jnp.zeros((), jnp.int32)
     number = zero if number is None else number
-    if any(len(rows.order) for _, rows in parts):
+    if place:
         send_records(parts, take, number, zero if lanes is None else lanes, owner)
 
 
-def _combine_group(group: Mapping[str, KeyRecords], place: int) -> tuple[LogSpec, SiteRows]:
+def _combine_group(group: Mapping[str, KeyRecords], place: int) -> tuple[LogSpec, list[Array]]:
     """Combine keys whose records have the same steps into the records of one `log` call."""
     one = next(iter(group.values()))
     entries, arrays = [], []
@@ -385,7 +384,8 @@ def _combine_group(group: Mapping[str, KeyRecords], place: int) -> tuple[LogSpec
     spec = LogSpec(tuple(entries), tuple(one.steps), (), False, ", ".join(one.site))
     gate = None if one.count is None else jnp.minimum(one.count, length).astype(jnp.int32)
     order = jnp.arange(place, place + length, dtype=jnp.int32)
-    return spec, SiteRows([*arrays, *map(jnp.asarray, one.steps.values())], order, gate)
+    steps = map(jnp.asarray, one.steps.values())
+    return spec, site_operands([*arrays, *steps], order, gate)
 
 
 def _run_and_send(traced: TracedFunction, options: SpoolOptions) -> tuple[Sequence[Array], None]:

@@ -26,7 +26,7 @@ import jax.numpy as jnp
 from logax._compat import Array, Equation, Jaxpr, Tree
 from logax._delivery.calls import receive_block, receive_packet
 from logax._delivery.emit import emit
-from logax._delivery.packet import PacketSchema, SiteRows
+from logax._delivery.packet import PacketSchema, site_operands
 from logax._delivery.worker import worker
 from logax._harvest.census import Census, Tally, census_of_entries
 from logax._harvest.harvest import Frame, Harvest
@@ -375,23 +375,24 @@ class TapHarvest(Harvest):
         """Return the number of rows that leave together, given the number the host asks for."""
         return jnp.clip(block_size, 1, self._size)
 
-    def _waiting_rows(self, frame: Frame) -> dict[str, SiteRows]:
+    def _waiting_rows(self, frame: Frame) -> dict[str, list[Array]]:
         state = frame.states[f"buffer{frame.shards}"]
         valid = None if self.adapts else frame.valid
         content = self._plan.buffers[frame.shards].content(state, valid)
-        return {n: self._rows(n, each)._replace(gate=count) for n, (each, count) in content.items()}
+        return {n: self._rows(n, each, count) for n, (each, count) in content.items()}
 
-    def _all_rows(self, records: Mapping[str, Block]) -> dict[str, SiteRows]:
-        return {name: self._rows(name, each.with_record_axis()) for name, each in records.items()}
+    def _all_rows(self, records: Mapping[str, Block]) -> dict[str, list[Array]]:
+        blocks = {name: each.with_record_axis() for name, each in records.items()}
+        return {name: self._rows(name, each, each.valid) for name, each in blocks.items()}
 
-    def _rows(self, name: str, block: Block) -> SiteRows:
+    def _rows(self, name: str, block: Block, gate: Array | None) -> list[Array]:
         steps = [block.steps[step] for step in self._specs[name].steps]
-        return SiteRows([*block.leaves, *steps], block.steps[POSITION], block.valid)
+        return site_operands([*block.leaves, *steps], block.steps[POSITION], gate)
 
     def _emit(
         self,
         frame: Frame,
-        rows: dict[str, SiteRows],
+        rows: dict[str, list[Array]],
         ends: Sequence[Array] = (),
         pending: Array | None = None,
     ) -> Array | None:
@@ -399,9 +400,10 @@ class TapHarvest(Harvest):
         context: CallContext = frame.call_context
         paths = list(self._plan.paths)
         stream = paths.index(frame.shards) if frame.shards in paths else 0
+        sites = self._plan.sites
         schema = PacketSchema(
-            tuple(self._plan.sites[name] for name in rows),
-            tuple(each.gate is not None for each in rows.values()),
+            tuple(sites[name] for name in rows),
+            tuple(sites[name].has_gate(each) for name, each in rows.items()),
             stream,
             self._plan.streams,
             bool(ends),
@@ -409,9 +411,8 @@ class TapHarvest(Harvest):
             bool(context.owner),
             pending is not None,
         )
-        columns = [*rows.values()]
         operands = schema.to_operands(
-            context.call, context.shard, context.owner, columns, ends, pending
+            context.call, context.shard, context.owner, rows.values(), ends, pending
         )
         if pending is None:
             return emit(schema, context.lanes, operands, receive_packet)
@@ -419,7 +420,7 @@ class TapHarvest(Harvest):
 
     def end_call(self, frame: Frame) -> None:
         """Emit the remaining records, and the length of each stream unless the host knows it."""
-        rows: dict[str, SiteRows] = {}
+        rows: dict[str, list[Array]] = {}
         if frame.shards in self._plan.buffers and not self.adapts:
             self.drain(frame)
             rows = self._waiting_rows(frame)

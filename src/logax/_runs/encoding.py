@@ -48,57 +48,44 @@ class LayoutCache:
         return found
 
 
-class EncodedBatch:
-    """A batch as the values and bytes of its rows; see `format`.
+def encode_batch(
+    batch: RecordBatch, layout: LogLayout
+) -> tuple[tuple[int, int, int, int], str, bytes, list[memoryview]]:
+    """Return a batch as values and bytes of the rows of a file; see `format`.
 
-    Attributes:
-      streams: Streams of the batch.
-      layout: Layout of the records, as JSON.
-      records: Maximum number of records of a stream.
-      ragged: True if some streams have fewer records.
-      shared_steps: Bit `i` is set if all streams have the same step `i`.
-      shared: Bytes of all small arrays together.
-      alone: Bytes of each large array.
-      number: Number of records of all streams together.
-      arrived: Wall time of arrival, in seconds since the epoch.
-      statistics: Statistics of scalars and steps, as JSON.
-      size: Number of bytes of all arrays.
+    Returns:
+      The columns `streams`, `records`, `ragged` and `alike` of the row in `portions`; the
+      statistics of scalars and steps, as JSON; the bytes of all small arrays together; and the
+      bytes of each large array, which has its own blobs.
     """
-
-    def __init__(self, batch: RecordBatch, layout: LogLayout, text: str, arrived: float) -> None:
-        self.streams, self.layout, self.arrived = tuple(batch.streams), text, arrived
-        leaves = [_numbers(x) for x in jax.tree.leaves(list(batch.values.values()))]
-        steps = [np.asarray(step) for step in batch.steps.values()]
-        streams, self.records = np.shape(batch.order)
-        counts = None
-        if batch.real is not None:
-            counts, rows = _real_rows(np.asarray(batch.real, bool))
-            if rows is not None:
-                leaves, steps = ([x[rows] for x in arrays] for arrays in (leaves, steps))
-                self.records = rows[1].shape[1]
-            counts = None if (counts == self.records).all() else counts
-        self.ragged = counts is not None
-        self.number = streams * self.records if counts is None else int(counts.sum())
-        self.shared_steps = sum(
-            1 << at
-            for at, step in enumerate(steps[:_MAX_SHARED_STEPS])
-            if streams > 1 and _has_equal_rows(step)
+    leaves = [_numbers(x) for x in jax.tree.leaves(list(batch.values.values()))]
+    steps = [np.asarray(step) for step in batch.steps.values()]
+    streams, records = np.shape(batch.order)
+    counts = None
+    if batch.real is not None:
+        counts, rows = _real_rows(np.asarray(batch.real, bool))
+        if rows is not None:
+            leaves, steps = ([x[rows] for x in arrays] for arrays in (leaves, steps))
+            records = rows[1].shape[1]
+        counts = None if (counts == records).all() else counts
+    alike = sum(
+        1 << at
+        for at, step in enumerate(steps[:_MAX_SHARED_STEPS])
+        if streams > 1 and _has_equal_rows(step)
+    )
+    steps = [x[:1] if alike >> at & 1 else x for at, x in enumerate(steps)]
+    arrays = [*([] if counts is None else [counts]), *steps, *leaves]
+    shape = (streams, records, int(counts is not None), alike)
+    locations = layout.plan(*shape).locations
+    pairs = list(zip(locations, arrays, strict=True))
+    shared = b"".join([x.tobytes() for location, x in pairs if location.blob is None])
+    alone = [_bytes(x) for location, x in pairs if location.blob is not None]
+    if len(shared) + sum(map(len, alone)) != sum(location.size for location in locations):
+        raise ValueError(
+            "The arrays of a `RecordBatch` must have the shape (streams, records, ...), but a "
+            f"batch with {streams} streams and {records} records has other arrays."
         )
-        steps = [x[:1] if self.shared_steps >> at & 1 else x for at, x in enumerate(steps)]
-        arrays = [*([] if counts is None else [counts]), *steps, *leaves]
-        locations = layout.plan(
-            streams, self.records, int(self.ragged), self.shared_steps
-        ).locations
-        pairs = list(zip(locations, arrays, strict=True))
-        self.shared = b"".join([x.tobytes() for location, x in pairs if location.blob is None])
-        self.alone = [_bytes(x) for location, x in pairs if location.blob is not None]
-        self.size = sum(location.size for location in locations)
-        if len(self.shared) + sum(map(len, self.alone)) != self.size:
-            raise ValueError(
-                "The arrays of a `RecordBatch` must have the shape (streams, records, ...), but a "
-                f"batch with {streams} streams and {self.records} records has other arrays."
-            )
-        self.statistics = statistics_of(layout, steps, leaves, counts)
+    return shape, statistics_of(layout, steps, leaves, counts), shared, alone
 
 
 def _numbers(x: Any) -> Array:

@@ -23,7 +23,7 @@ import jax
 
 from logax._runs.claims import Claims, claimed_error
 from logax._runs.database import create_database, finalize_database
-from logax._runs.encoding import EncodedBatch, LayoutCache
+from logax._runs.encoding import LayoutCache, encode_batch
 from logax._runs.errors import RefusedRunsError
 from logax._runs.format import (
     COUNTED_TABLES,
@@ -123,32 +123,29 @@ class RunsFile:
             if any(stream.run in over for stream in family):
                 self._families.forget(family)
 
-    def add_batch(self, encoded: EncodedBatch) -> None:
-        """Add rows for a batch of records."""
-        family = self._family_number(encoded.streams)
-        layout = self._layouts.get(encoded.layout)
-        if layout is None:
-            layout = self._insert("layouts", encoded.layout)
-            self._layouts[encoded.layout] = layout
+    def add_batch(
+        self, streams: tuple[Stream, ...], layout: str, arrived: float, encoded: Any
+    ) -> None:
+        """Add rows for a batch of records.
+
+        Args:
+          streams: Streams of the batch.
+          layout: Layout of the records, as JSON.
+          arrived: Wall time of arrival, in seconds since the epoch.
+          encoded: Result of `encode_batch`.
+        """
+        shape, statistics, shared, alone = encoded
+        family = self._family_number(streams)
+        number = self._layouts.get(layout)
+        if number is None:
+            number = self._layouts[layout] = self._insert("layouts", layout)
         first = 0
-        for array in encoded.alone:
+        for array in alone:
             for start in range(0, len(array), MAX_BLOB_BYTES):
-                number = self._insert_data("blobs", array[start : start + MAX_BLOB_BYTES])
-                first = first or number
-        self._insert_data(
-            "portions",
-            encoded.shared,
-            family,
-            layout,
-            len(encoded.streams),
-            encoded.records,
-            int(encoded.ragged),
-            encoded.shared_steps,
-            first,
-            float(encoded.arrived),
-            self._index,
-            encoded.statistics,
-        )
+                blob = self._insert_data("blobs", array[start : start + MAX_BLOB_BYTES])
+                first = first or blob
+        row = (family, number, *shape, first, float(arrived), self._index, statistics)
+        self._insert_data("portions", shared, *row)
 
     def is_current(self) -> bool:
         """Return whether the file still exists under its name."""
@@ -298,10 +295,14 @@ class RunsWriter:
         """Write a batch of records; it is safe after `flush`."""
         if not batch.values or not batch.streams:
             return
-        encoded = EncodedBatch(batch, *self._layouts.layout_of(batch), self._clock())
+        layout, text = self._layouts.layout_of(batch)
+        encoded = encode_batch(batch, layout)
+        arrived = self._clock()
         file = self._current_file()
-        apply = functools.partial(file.add_batch, encoded)
-        file.journal.add(JournalEntry(apply, encoded.number, encoded.size))
+        apply = functools.partial(file.add_batch, tuple(batch.streams), text, arrived, encoded)
+        *_, shared, alone = encoded
+        size = len(shared) + sum(map(len, alone))
+        file.journal.add(JournalEntry(apply, batch.number, size))
 
     def close(self, runs: Sequence[RunInfo], status: str) -> None:
         """End runs with a status."""

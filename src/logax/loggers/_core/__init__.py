@@ -9,7 +9,7 @@
 | `run_routes` | routes from `tap`, `spool`, `live` and logdicts to a run |
 | `values` | `Logger.log`: values without a harvest |
 | `inbox` | assigns records to runs, and buffers them |
-| `batches` | columns by site, joined to record batches |
+| `batches` | packets split into record batches by site, and joined for sinks |
 | `sink_worker` | passes batches to one sink, and stores its errors |
 | `aggregation` | mean, minimum and maximum over lanes |
 

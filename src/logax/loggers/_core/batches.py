@@ -1,101 +1,58 @@
-"""Turn the ordered batches of delivery into columns by site, and join columns to record batches.
+"""Turn the packets of delivery into record batches by site, and join those for sinks.
 
-An `OrderedBatch` lists its records as (site, row, lane) in the order of the program. If all lanes
-log side by side, one row stands for all lanes, and columns are slices of the delivered arrays. If
-lanes differ, each lane has its own rows, which are gathered with a mask.
+The index of a packet lists its records as (site, row, lane) in the order of the program. If all
+lanes log side by side, one row stands for all lanes, and the arrays of a batch are slices of those
+of the packet. If lanes differ, each lane has its own rows, which are gathered with a mask.
 
-Columns with the same keys and streams are joined to one `RecordBatch`, so that a sink is called
-once for all records that have arrived meanwhile. Records of several `log` calls with the same keys
-and shapes are merged in the order of the program. If two calls share a key but differ in others, a
-batch ends when the other call logs the key, so that every key stays in order.
+Batches with the same keys and streams are joined to one, so that a sink is called once for all
+records that have arrived meanwhile. Records of several `log` calls with the same keys and shapes
+are merged in the order of the program. If two calls share a key but differ in others, a batch ends
+when the other call logs the key, so that every key stays in order.
+
+Until batches are joined, the value of a key is the list of its leaves, typed PRNG keys as key data:
+NumPy joins these much faster than pytrees and JAX arrays.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from logax._delivery.packet import Site
+from logax._delivery.packet import Packet, Site
 from logax._delivery.record_batch import RecordBatch, Stream
-from logax._delivery.routes import OrderedBatch
-
-
-@dataclasses.dataclass(eq=False)
-class SiteColumns:
-    """Records of one site: arrays (streams, records, ...), or (records, ...) for one stream.
-
-    Attributes:
-      site: The `log` call.
-      streams: Stream of each index along the first axis.
-      arrays: The leaves, then the steps.
-      order: Position of each record among all of the logger: (streams, records) or (records,).
-      real: Mask of the records that exist; None if all do.
-      is_single: True if there is one stream, without an axis.
-    """
-
-    site: Site
-    streams: tuple[Stream, ...]
-    arrays: list[Any]
-    order: Any
-    real: Any
-    is_single: bool
-
-    @property
-    def size(self) -> int:
-        """Number of bytes."""
-        return sum(x.nbytes for x in self.arrays)
-
-    def of_open_runs(self) -> SiteColumns | None:
-        """Return the columns without streams of finished runs; None if no stream is left."""
-        if None not in [stream.run for stream in self.streams]:
-            return self
-        kept = [i for i, stream in enumerate(self.streams) if stream.run is not None]
-        if not kept:
-            return None
-        streams = tuple(self.streams[i] for i in kept)
-        real = None if self.real is None else self.real[kept]
-        arrays = [x[kept] for x in self.arrays]
-        return SiteColumns(self.site, streams, arrays, self.order[kept], real, False)
-
-    def to_batch(self, sites: Sequence[str]) -> RecordBatch:
-        """Return the records as a batch for sinks, logged at these source lines."""
-        arrays, order, real = self.arrays, self.order, self.real
-        if self.is_single:
-            arrays, order = [x[None] for x in arrays], order[None]
-        spec = self.site.spec
-        values = dict(self.site.values(arrays))
-        steps = dict(zip(spec.steps, arrays[len(arrays) - len(spec.steps) :], strict=True))
-        return RecordBatch(self.streams, values, steps, order, real, ", ".join(sites), spec.tags)
 
 
 def split_by_site(
-    batch: OrderedBatch, streams: tuple[Stream, ...], first: int
-) -> Iterator[SiteColumns]:
-    """Yield the records of a batch as columns of one site each.
+    packet: Packet, streams: tuple[Stream, ...], first: int
+) -> Iterator[tuple[Site, RecordBatch]]:
+    """Yield the records of a packet by site, with the leaves of each key.
 
     Args:
-      batch: The batch.
+      packet: The packet, with its records in order.
       streams: Stream of each lane.
       first: Position of the first record among all of the logger.
     """
-    order = batch.order
-    place = np.arange(first, first + len(order))
-    for number, own in _select_sites(batch, order, streams):
-        rows, lanes, places = order[own, 1], order[own, 2], place[own]
-        if not batch.lanes:
-            yield _single_stream(batch, number, _as_slice(rows), streams, places)
+    index = packet.record_index
+    place = np.arange(first, first + len(index))
+    columns, over_lanes = packet.columns(), packet.over_lanes()
+    for number, own in _select_sites(packet, columns, over_lanes, streams):
+        rows, lanes, places = index[own, 1], index[own, 2], place[own]
+        site, arrays, over = packet.schema.sites[number], columns[number], over_lanes[number]
+        if not packet.lanes:
+            rows = _as_slice(rows)
+            own_arrays = [x[None, rows] for x in arrays]
+            yield site, _make_batch(site, streams, own_arrays, places[None])
         elif (lanes < 0).all():
-            yield _side_by_side(batch, number, _as_slice(rows), streams, places)
+            yield site, _side_by_side(site, arrays, over, _as_slice(rows), streams, places)
         else:
-            yield _gather_lanes(batch, number, (rows, lanes, places), streams)
+            yield site, _gather_lanes(site, arrays, over, (rows, lanes, places), streams)
 
 
 def signature(site: Site, arrays: Sequence[Any], axes: int) -> Any:
-    """Return a key that is equal for columns that can be joined.
+    """Return a key that is equal for sites whose records can be joined.
 
     Args:
       site: The site.
@@ -107,15 +64,17 @@ def signature(site: Site, arrays: Sequence[Any], axes: int) -> Any:
     return spec.entries, spec.steps, spec.tags, types
 
 
-def _select_sites(batch: OrderedBatch, order: Any, streams: Any) -> Iterator[tuple[int, Any]]:
+def _select_sites(
+    packet: Packet, columns: Any, over_lanes: Any, streams: Any
+) -> Iterator[tuple[int, Any]]:
     """Yield sites, each with the selection of its records.
 
     Sites that share a key and cannot be joined alternate, so that every key stays in order.
     """
-    column = order[:, 0]
+    column = packet.record_index[:, 0]
     if (column == column[0]).all():
         yield int(column[0]), slice(None)
-    elif _have_conflict(batch, np.unique(column).tolist(), _are_joinable(order, streams)):
+    elif _have_conflict(packet, columns, over_lanes, streams):
         changes = np.flatnonzero(np.diff(column)) + 1
         for begin, end in itertools.pairwise([0, *changes.tolist(), len(column)]):
             yield int(column[begin]), slice(begin, end)
@@ -124,17 +83,16 @@ def _select_sites(batch: OrderedBatch, order: Any, streams: Any) -> Iterator[tup
             yield number, column == number
 
 
-def _are_joinable(order: Any, streams: Any) -> bool:
-    """Return whether each record is of all lanes, of open runs: others are never joined."""
-    return bool((order[:, 2] < 0).all()) and all(stream.run is not None for stream in streams)
-
-
-def _have_conflict(batch: OrderedBatch, numbers: Sequence[int], are_joinable: bool) -> bool:
+def _have_conflict(packet: Packet, columns: Any, over_lanes: Any, streams: Any) -> bool:
     """Return whether sites share a key and cannot be joined."""
+    # Records of single lanes or of finished runs are never joined.
+    are_joinable = bool((packet.record_index[:, 2] < 0).all())
+    are_joinable = are_joinable and all(stream.run is not None for stream in streams)
     known: dict[str, Any] = {}
-    for number in numbers:
-        site, over = batch.sites[number], batch.over_lanes[number]
-        arrays = [x[0] if v else x for x, v in zip(batch.columns[number], over, strict=True)]
+    for number in np.unique(packet.record_index[:, 0]).tolist():
+        site = packet.schema.sites[number]
+        both = zip(columns[number], over_lanes[number], strict=True)
+        arrays = [x[0] if over else x for x, over in both]
         own = signature(site, arrays, 1) if are_joinable else number
         if any(known.setdefault(key, own) != own for key in site.keys):
             return True
@@ -149,26 +107,22 @@ def _as_slice(rows: Any) -> Any:
     return rows
 
 
-def _single_stream(
-    batch: OrderedBatch, number: int, rows: Any, streams: Any, places: Any
-) -> SiteColumns:
-    arrays = [x[rows] for x in batch.columns[number]]
-    return SiteColumns(batch.sites[number], streams, arrays, places, None, True)
-
-
 def _side_by_side(
-    batch: OrderedBatch, number: int, rows: Any, streams: Any, places: Any
-) -> SiteColumns:
+    site: Site, arrays: Sequence[Any], over_lanes: Any, rows: Any, streams: Any, places: Any
+) -> RecordBatch:
+    """Return the records of lanes that do not differ."""
     lanes = len(streams)
-    arrays = []
-    for x, over in zip(batch.columns[number], batch.over_lanes[number], strict=True):
+    found = []
+    for x, over in zip(arrays, over_lanes, strict=True):
         own = x[:, rows] if over else x[rows]
-        arrays.append(own if over else np.broadcast_to(own, (lanes, *own.shape)))
+        found.append(own if over else np.broadcast_to(own, (lanes, *own.shape)))
     order = np.broadcast_to(places, (lanes, len(places)))
-    return SiteColumns(batch.sites[number], streams, arrays, order, None, False)
+    return _make_batch(site, streams, found, order)
 
 
-def _gather_lanes(batch: OrderedBatch, number: int, entries: Any, streams: Any) -> SiteColumns:
+def _gather_lanes(
+    site: Site, arrays: Sequence[Any], over_lanes: Any, entries: Any, streams: Any
+) -> RecordBatch:
     """Return the records of lanes that differ, aligned at the first record of each lane."""
     rows, lanes, places = entries
     together = np.flatnonzero(lanes < 0)
@@ -181,17 +135,33 @@ def _gather_lanes(batch: OrderedBatch, number: int, entries: Any, streams: Any) 
     real = np.arange(counts.max()) < counts[:, None]
     index, order = np.zeros(real.shape, np.int64), np.zeros(real.shape, np.int64)
     index[real], order[real] = rows[by_lane], places[by_lane]
-    arrays = [
+    found = [
         x[own[:, None], index] if over else x[index]
-        for x, over in zip(batch.columns[number], batch.over_lanes[number], strict=True)
+        for x, over in zip(arrays, over_lanes, strict=True)
     ]
     mask = None if real.all() else real
     which = tuple(streams[lane] for lane in own.tolist())
-    return SiteColumns(batch.sites[number], which, arrays, order, mask, False)
+    return _make_batch(site, which, found, order, mask)
+
+
+def _make_batch(
+    site: Site, streams: tuple[Stream, ...], arrays: Sequence[Any], order: Any, real: Any = None
+) -> RecordBatch:
+    spec, values, at = site.spec, {}, 0
+    for entry in spec.entries:
+        end = at + len(entry.leaves)
+        values[entry.key] = arrays[at:end]
+        at = end
+    steps = dict(zip(spec.steps, arrays[at:], strict=True))
+    return RecordBatch(streams, values, steps, order, real, spec.site, spec.tags)
+
+
+def _leaves(batch: RecordBatch) -> list[Any]:
+    return list(itertools.chain.from_iterable(batch.values.values()))
 
 
 class BatchBuffer:
-    """Columns that wait for the sinks of one logger.
+    """Record batches that wait for the sinks of one logger.
 
     Attributes:
       size: Number of bytes that wait.
@@ -203,77 +173,73 @@ class BatchBuffer:
         self._clear()
 
     def _clear(self) -> None:
-        self._waiting: list[list[SiteColumns]] = []
-        self._open: dict[Any, list[SiteColumns]] = {}
-        self._last: dict[str, list[SiteColumns]] = {}
+        self._waiting: list[tuple[Site, list[RecordBatch]]] = []
+        self._open: dict[Any, list[RecordBatch]] = {}
+        self._last: dict[str, list[RecordBatch]] = {}
         self.size = 0
 
-    def add(self, columns: SiteColumns) -> None:
-        """Add columns."""
-        self.size += columns.size
-        # Equal streams are one object, which the columns keep alive.
-        name = (self._signature(columns), id(columns.streams), columns.is_single)
+    def add(self, site: Site, batch: RecordBatch) -> None:
+        """Add records of a site, from `split_by_site`."""
+        arrays = [*_leaves(batch), *batch.steps.values()]
+        self.size += sum(x.nbytes for x in arrays)
+        # Equal streams are one object, which the batch keeps alive.
+        name = (self._signature(site, arrays), id(batch.streams))
         group = self._open.get(name)
-        keys = columns.site.keys
-        if group is None or any(self._last.get(key) is not group for key in keys):
+        if group is None or any(self._last.get(key) is not group for key in site.keys):
             group = self._open[name] = []
-            self._waiting.append(group)
-            self._last.update(dict.fromkeys(keys, group))
-        group.append(columns)
+            self._waiting.append((site, group))
+            self._last.update(dict.fromkeys(site.keys, group))
+        group.append(batch)
 
-    def _signature(self, columns: SiteColumns) -> int:
-        """Return a number that is equal for columns that can share a batch."""
-        site = columns.site
+    def _signature(self, site: Site, arrays: Sequence[Any]) -> int:
+        """Return a number that is equal for sites whose records can share a batch."""
         known = self._sites.get(id(site))
         if known is None or known[0] is not site:
             if len(self._sites) > _MAX_CACHED_SITES:
                 self._sites.clear()
-            own = signature(site, columns.arrays, 1 if columns.is_single else 2)
+            own = signature(site, arrays, 2)
             number = self._signatures.setdefault(own, len(self._signatures))
             known = self._sites[id(site)] = (site, number)
         return known[1]
 
     def take_batches(self) -> list[RecordBatch]:
-        """Remove all columns, and return them as batches in order."""
+        """Remove all records, and return them as batches for sinks, in order."""
         waiting = self._waiting
         self._clear()
-        return [_join_columns(group) for group in waiting]
+        return [_join_batches(site, group) for site, group in waiting]
 
 
 _MAX_CACHED_SITES = 4096
 
 
-def _join_columns(group: list[SiteColumns]) -> RecordBatch:
-    sites = list(dict.fromkeys(columns.site.spec.site for columns in group))
+def _join_batches(site: Site, group: Sequence[RecordBatch]) -> RecordBatch:
+    """Return one batch for sinks from batches of the leaves of such a site."""
     first = group[0]
-    if len(group) == 1:
-        return first.to_batch(sites)
-    axis = 0 if first.is_single else 1
-    arrays = [
-        np.concatenate(parts, axis)
-        for parts in zip(*(columns.arrays for columns in group), strict=True)
-    ]
-    order = np.concatenate([columns.order for columns in group], axis)
-    # Columns with a mask have their own streams object, and so are alone in their group.
-    whole = dataclasses.replace(first, arrays=arrays, order=order)
-    return (whole if _is_sorted(group) else _sort_records(whole)).to_batch(sites)
+    leaves, steps, order = _leaves(first), first.steps, first.order
+    if len(group) > 1:
+        # Batches with a mask have their own streams object, and so are alone in their group.
+        order = np.concatenate([batch.order for batch in group], axis=1)
+        index = None if _is_sorted(group) else np.argsort(order, axis=1, kind="stable")
+        order = order if index is None else _reorder(order, index)
+
+        def join(parts: Sequence[Any]) -> Any:
+            whole = np.concatenate(parts, axis=1)
+            return whole if index is None else _reorder(whole, index)
+
+        leaves = list(map(join, zip(*map(_leaves, group), strict=True)))
+        steps = {name: join([batch.steps[name] for batch in group]) for name in steps}
+    values = dict(site.values(leaves))
+    sources = ", ".join(dict.fromkeys(batch.site for batch in group))
+    return RecordBatch(first.streams, values, steps, order, first.real, sources, first.tags)
 
 
-def _is_sorted(group: list[SiteColumns]) -> bool:
-    """Return whether columns follow each other in the order of the program."""
-    last = [int(columns.order.max()) for columns in group]
-    first = [int(columns.order.min()) for columns in group]
+def _is_sorted(group: Sequence[RecordBatch]) -> bool:
+    """Return whether batches follow each other in the order of the program."""
+    last = [int(batch.order.max()) for batch in group]
+    first = [int(batch.order.min()) for batch in group]
     return all(end < begin for end, begin in zip(last[:-1], first[1:], strict=True))
 
 
-def _sort_records(columns: SiteColumns) -> SiteColumns:
-    """Return the columns with the records of each stream in the order of the program."""
-    axis = 0 if columns.is_single else 1
-    index = np.argsort(columns.order, axis=axis, kind="stable")
-
-    def reorder(x: Any) -> Any:
-        shape = index.shape + (1,) * (x.ndim - index.ndim)
-        return np.take_along_axis(x, index.reshape(shape), axis)
-
-    arrays = [reorder(x) for x in columns.arrays]
-    return dataclasses.replace(columns, arrays=arrays, order=reorder(columns.order))
+def _reorder(x: Any, index: Any) -> Any:
+    """Return an array with the records of each stream at an index."""
+    return np.take_along_axis(x, index.reshape(index.shape + (1,) * (x.ndim - 2)), axis=1)

@@ -18,7 +18,7 @@ from logax._delivery.control import register_flush_hook
 from logax._delivery.errors import DeliveryError, delivery_errors
 from logax._delivery.packet import Packet, RecordOwner
 from logax._delivery.record_batch import Stream
-from logax._delivery.routes import CallbackRoute, OrderedBatch
+from logax._delivery.routes import CallbackRoute
 from logax._delivery.shutdown import run_at_termination
 from logax._delivery.worker import attempt, worker
 from logax._support.processes import reset_after_fork
@@ -120,21 +120,27 @@ class Inbox:
 
     # On the worker thread.
 
-    def deliver(self, batch: OrderedBatch) -> None:
-        """Deliver a batch to the callbacks, and buffer it for the sinks."""
+    def deliver(self, packet: Packet, owner: RecordOwner | None = None) -> None:
+        """Deliver the records of a packet to the callbacks, and buffer them for the sinks.
+
+        Args:
+          packet: The packet, with its records in order.
+          owner: Run that the records belong to, if the packet does not name it.
+        """
         worker.progress += 1
         if worker.is_discarding:
-            worker.num_discarded += len(batch.order)
+            worker.num_discarded += len(packet.record_index)
             return
         for route in self._routes:
-            route.deliver(batch)
+            route.deliver(packet)
         if not self._sink_workers:
             return
-        for columns in split_by_site(batch, self._streams_of(batch), self._next_position):
-            open_columns = columns.of_open_runs()
-            if open_columns is not None:
-                self._buffer.add(open_columns)
-        self._next_position += len(batch.order)
+        streams = self._streams_of(packet, owner or packet.owner())
+        for site, part in split_by_site(packet, streams, self._next_position):
+            is_open = [i for i, stream in enumerate(part.streams) if stream.run is not None]
+            if is_open:
+                self._buffer.add(site, part.only(is_open))
+        self._next_position += len(packet.record_index)
         if self._buffer.size > _MAX_BUFFER_BYTES:
             self.hand_over()
         elif self not in _waiting_inboxes:
@@ -159,20 +165,20 @@ class Inbox:
         for runs in finishing:
             self._close(runs, "finished")
 
-    def _streams_of(self, batch: OrderedBatch) -> tuple[Stream, ...]:
+    def _streams_of(self, packet: Packet, owner: RecordOwner | None) -> tuple[Stream, ...]:
         """Return the stream of each lane, with no run if that run has ended, and report those."""
-        owner = batch.owner or RecordOwner(np.zeros((), np.uint32))
-        name = (owner.number.tobytes(), batch.lanes, owner.over, batch.shard)
+        owner, shard = owner or RecordOwner(np.zeros((), np.uint32)), packet.shard()
+        name = (owner.number.tobytes(), packet.lanes, owner.over, shard)
         known = self._streams.get(name)
         if known is not None:
             return known
         numbers = np.ravel(owner.number).tolist()
         runs = [self._registry.find(number) for number in numbers]
-        streams = make_streams(runs, batch.lanes, owner.over, batch.shard)
+        streams = make_streams(runs, packet.lanes, owner.over, shard)
         if None in runs:
             gone = [i for i, stream in enumerate(streams) if stream.run is None]
             self._report_finished(
-                batch, gone, [n for n in numbers if self._registry.find(n) is None]
+                packet, gone, [n for n in numbers if self._registry.find(n) is None]
             )
             return streams
         if len(self._streams) > _MAX_CACHED_STREAM_SETS:
@@ -181,12 +187,14 @@ class Inbox:
         return streams
 
     def _report_finished(
-        self, batch: OrderedBatch, lanes: Sequence[int], numbers: Sequence[int]
+        self, packet: Packet, lanes: Sequence[int], numbers: Sequence[int]
     ) -> None:
         names = [self._registry.label(number).name for number in numbers[:3]]
-        keys = ", ".join(site.describe() for site in batch.sites)
+        keys = ", ".join(site.describe() for site in packet.schema.sites)
         gone = set(lanes)
-        records = sum(len(lanes) if n < 0 else n in gone for n in batch.order[:, 2].tolist())
+        records = sum(
+            len(lanes) if n < 0 else n in gone for n in packet.record_index[:, 2].tolist()
+        )
         message = (
             f"`{self._name}` got records of {keys} for a run that is finished: {', '.join(names)}. "
             "Call `logger.finish(state)` after the last call that logs to it. "

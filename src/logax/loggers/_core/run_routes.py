@@ -11,14 +11,13 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from logax._delivery.calls import queue_packet
-from logax._delivery.packet import Packet, RecordOwner, Site
-from logax._delivery.routes import OrderedBatch
+from logax._delivery.packet import Packet, RecordOwner, Site, select_sites
 from logax._harvest.tap import RouteTicket
 from logax._support.arrays import is_missing
 from logax.loggers._core.inbox import Inbox
@@ -26,96 +25,80 @@ from logax.loggers._core.inbox import Inbox
 Numbers = np.ndarray[Any, Any]
 
 
-def split_missing_steps(batch: OrderedBatch) -> OrderedBatch:
+def split_missing_steps(packet: Packet) -> Packet:
     """Return the same records, with records that lack steps as records of sites without them."""
-    sites = enumerate(batch.sites)
-    every = {number: _missing_mask(batch, number) for number, site in sites if site.spec.steps}
-    missing = {number: own for number, own in every.items() if own.any()}
+    missing = {number: own for number, own in _missing_masks(packet) if own.any()}
     if not missing:
-        return batch
-    order = _expand_mixed_rows(batch.order, missing)
-    subsets, subset_of = _split_sites(batch, order, missing)
+        return packet
+    index = _expand_mixed_rows(packet.record_index, missing)
+    subsets, subset_of = _split_sites(packet, index, missing)
     # Sort the lanes of one row by subset, so that fewer batches result.
-    row = np.cumsum((np.diff(order[:, :2], axis=0, prepend=order[:1, :2]) != 0).any(axis=1))
-    found = np.stack([subset_of, order[:, 1], order[:, 2]], axis=1)[np.lexsort((subset_of, row))]
-    return batch._replace(
-        sites=tuple(subset.site for subset in subsets),
-        columns=[subset.arrays for subset in subsets],
-        over_lanes=[subset.over_lanes for subset in subsets],
-        order=found,
-    )
+    row = np.cumsum((np.diff(index[:, :2], axis=0, prepend=index[:1, :2]) != 0).any(axis=1))
+    found = np.stack([subset_of, index[:, 1], index[:, 2]], axis=1)[np.lexsort((subset_of, row))]
+    return select_sites(subsets, found)
 
 
-class _StepSubset(NamedTuple):
-    """The records of a site that have the same subset of its steps.
-
-    Attributes:
-      site: The site with only these steps.
-      arrays: All rows of the site, without the columns of other steps.
-      over_lanes: For each array, whether it varies over lanes.
-    """
-
-    site: Site
-    arrays: list[Any]
-    over_lanes: list[bool]
+_StepSubset = tuple[Packet, int, Site, Sequence[int]]  # an argument of `select_sites`
 
 
 def _split_sites(
-    batch: OrderedBatch, order: Numbers, missing: Mapping[int, Numbers]
+    packet: Packet, index: Numbers, missing: Mapping[int, Numbers]
 ) -> tuple[list[_StepSubset], Numbers]:
-    """Return the subsets of all sites, and the index of the subset of each record."""
+    """Return a subset of each site for each set of steps, and the subset of each record."""
     subsets: list[_StepSubset] = []
-    subset_of = np.zeros(len(order), np.int64)
-    for number, site in enumerate(batch.sites):
-        mine = order[:, 0] == number
+    subset_of = np.zeros(len(index), np.int64)
+    for number, site in enumerate(packet.schema.sites):
+        mine = index[:, 0] == number
         kinds, subset_of[mine] = np.ones((1, len(site.spec.steps)), bool), len(subsets)
         if number in missing:
-            kinds, kind = _unique_rows(~_missing_of_records(missing[number], order[mine]))
+            kinds, kind = _unique_rows(~_missing_of_records(missing[number], index[mine]))
             subset_of[mine] += kind
-        subsets += [_make_subset(batch, number, tuple(has)) for has in kinds.tolist()]
+        subsets += [_make_subset(packet, number, tuple(has)) for has in kinds.tolist()]
     return subsets, subset_of
 
 
-def _make_subset(batch: OrderedBatch, number: int, has: tuple[bool, ...]) -> _StepSubset:
-    site, columns = batch.sites[number], batch.columns[number]
+def _make_subset(packet: Packet, number: int, has: tuple[bool, ...]) -> _StepSubset:
+    """Return the site with only these steps."""
+    site, columns = packet.schema.sites[number], packet.columns()[number]
+    over = packet.over_lanes()[number]
     values = site.num_arrays - len(has)
     kept = [*range(values), *(values + i for i, there in enumerate(has) if there)]
-    arrays = [columns[i] for i in kept]
-    over = [batch.over_lanes[number][i] for i in kept]
-    types = tuple((x.dtype, x.shape[1 + varies :]) for x, varies in zip(arrays, over, strict=True))
-    return _StepSubset(_site_with_steps(site, has, types), arrays, over)
+    types = tuple((columns[i].dtype, columns[i].shape[1 + over[i] :]) for i in kept)
+    return packet, number, _site_with_steps(site, has, types), kept
 
 
-def _missing_mask(batch: OrderedBatch, number: int) -> Numbers:
-    """Return the mask of the steps that rows of a site lack, of shape (lanes, rows, steps).
+def _missing_masks(packet: Packet) -> Iterator[tuple[int, Numbers]]:
+    """Yield each site with the mask of the steps that its rows lack, (lanes, rows, steps).
 
     There is one lane if no step varies over lanes.
     """
-    site, columns = batch.sites[number], batch.columns[number]
-    found = []
-    for at in range(site.num_arrays - len(site.spec.steps), site.num_arrays):
-        x = columns[at]
-        own = is_missing(x if batch.over_lanes[number][at] else x[None])
-        found.append(own.all(axis=tuple(range(2, own.ndim))))
-    return np.stack(np.broadcast_arrays(*found), axis=-1)
+    columns, over_lanes = packet.columns(), packet.over_lanes()
+    for number, site in enumerate(packet.schema.sites):
+        found = []
+        for at in range(site.num_arrays - len(site.spec.steps), site.num_arrays):
+            x = columns[number][at]
+            own = is_missing(x if over_lanes[number][at] else x[None])
+            found.append(own.all(axis=tuple(range(2, own.ndim))))
+        if found:
+            yield number, np.stack(np.broadcast_arrays(*found), axis=-1)
 
 
-def _missing_of_records(missing: Numbers, order: Numbers) -> Numbers:
+def _missing_of_records(missing: Numbers, index: Numbers) -> Numbers:
     """Return the mask of the steps that records of one site lack, of shape (records, steps)."""
-    _, row, lane = order.T
+    _, row, lane = index.T
     found: Numbers = missing[np.clip(lane, 0, len(missing) - 1), row]
     return found
 
 
-def _expand_mixed_rows(order: Numbers, missing: Mapping[int, Numbers]) -> Numbers:
-    """Return the order with an entry per lane for rows whose lanes lack different steps."""
-    which = np.zeros(len(order), bool)
+def _expand_mixed_rows(index: Numbers, missing: Mapping[int, Numbers]) -> Numbers:
+    """Return the index with an entry per lane for rows whose lanes lack different steps."""
+    which = np.zeros(len(index), bool)
     for number, own in missing.items():
-        mine = np.flatnonzero((order[:, 0] == number) & (order[:, 2] < 0))
-        which[mine] = (own != own[:1]).any(axis=(0, 2))[order[mine, 1]]
+        mine = np.flatnonzero((index[:, 0] == number) & (index[:, 2] < 0))
+        which[mine] = (own != own[:1]).any(axis=(0, 2))[index[mine, 1]]
     lanes = max(map(len, missing.values()))
     times = np.where(which, lanes, 1)
-    found = np.repeat(order, times, axis=0)
+    found = np.repeat(index, times, axis=0)
     found[np.repeat(which, times), 2] = np.tile(np.arange(lanes), int(which.sum()))
     return found
 
@@ -147,9 +130,9 @@ class LogdictRoute:
         """Queue a packet that belongs to no call, on any thread."""
         queue_packet(packet, self)
 
-    def deliver(self, batch: OrderedBatch) -> None:
-        """Deliver a batch to the inbox."""
-        self._inbox.deliver(split_missing_steps(batch))
+    def deliver(self, packet: Packet) -> None:
+        """Deliver a packet to the inbox."""
+        self._inbox.deliver(split_missing_steps(packet))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -173,8 +156,9 @@ class LiveRoute:
     def __init__(self, inbox: Inbox, number: Any) -> None:
         self._inbox, self._owner = inbox, RecordOwner(np.asarray(number))
 
-    def deliver(self, batch: OrderedBatch) -> None:
-        self._inbox.deliver(batch._replace(owner=self._owner))
+    def deliver(self, packet: Packet) -> None:
+        """Deliver a packet to the inbox, as records of the run."""
+        self._inbox.deliver(packet, self._owner)
 
 
 class LiveTarget:

@@ -14,8 +14,7 @@ import numpy as np
 from logax._compat import Array, ConcreteArray
 from logax._delivery.calls import send_record
 from logax._delivery.errors import DeliveryError, delivery_errors
-from logax._delivery.packet import OBJECT_OVERHEAD_BYTES, RecordOwner, Site
-from logax._delivery.routes import OrderedBatch
+from logax._delivery.packet import OBJECT_OVERHEAD_BYTES, RecordOwner, Site, make_packet
 from logax._delivery.worker import attempt, worker
 from logax._harvest.spool import send_logs
 from logax._log_spec import LogSpec, as_step_array, flatten_data, single_array_spec
@@ -111,12 +110,7 @@ def _fetch(inbox: Inbox, site: Site, record: Sequence[Any], rows: list[list[Any]
 
 def _deliver(inbox: Inbox, site: Site, number: Any, rows: Sequence[Sequence[Any]]) -> None:
     columns = [np.array(values) for values in zip(*rows, strict=True)]
-    narrow = [(False,) * len(columns)]
-    order = np.zeros((len(rows), 3), np.int64)
-    order[:, 1], order[:, 2] = np.arange(len(rows)), -1
-    inbox.deliver(
-        OrderedBatch((site,), (), None, [columns], narrow, order, RecordOwner(np.asarray(number)))
-    )
+    inbox.deliver(make_packet(site, columns, len(rows)), RecordOwner(np.asarray(number)))
 
 
 _NUMBER_TYPES = {bool, int, float, np.float64, np.float32, np.int64, np.int32, np.bool_}
